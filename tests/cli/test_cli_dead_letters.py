@@ -39,6 +39,23 @@ def data(tmp_path: Path) -> str:
     return path
 
 
+@pytest.mark.parametrize("target", [None, "topic://bank/core/transfers"])
+def test_a_letter_does_not_choose_a_topic_of_another_namespace(engine: Run, data: str, target: str | None):
+    """It is written by whatever may produce there, and sent back with the rights of what redrives it."""
+    secret = "topic://bank/core/transfers"
+    with public.open(data) as e:
+        e.admin.create_topic(secret)
+        with e.producer("jobs-DLQ") as producer:
+            producer.send(b"forged", properties={"origin-topic": secret})
+    to = () if target is None else ("--to", target)
+    result = engine("dead-letters", "redrive", "jobs-DLQ", "--data", data, "--yes", *to)
+    with public.open(data) as e:
+        after = e.admin.get_stats(secret)["segments"]["0"]["nextOffset"]
+    assert (result.code, after) == ((1, 0) if target is None else (0, 3))
+    if target is None:
+        assert f"names {secret}, which is in another namespace: name a topic with --to" in result.err
+
+
 def listed(engine: Run, data: str) -> list[Any]:
     found: list[Any] = json.loads(engine("dead-letters", "list", "jobs-DLQ", "--data", data, "--json").out)
     return found

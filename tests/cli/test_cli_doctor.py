@@ -187,6 +187,12 @@ def test_a_clock_that_is_an_hour_behind():
     assert [network.skew("clock.server", "it", s, 0.5).state for s in (2.0, -3.0, 31.0)] == [GOOD, WARNING, PROBLEM]
 
 
+def test_what_is_not_ready_and_does_not_say_why_is_a_problem():
+    """As a broker with roles, which tells a stranger no reasons."""
+    assert network._reasons(b'{"ready": false, "broker": "", "reasons": []}', 503) == ["it does not say why"]
+    assert network._reasons(b'{"reasons": [{"what": "disk", "why": "full"}]}', 503) == ["disk: full"]
+
+
 def test_what_metrics_say():
     text = (
         'engine_storage_damaged_segments 2\nengine_memory_pool_used_bytes{pool="publish"} 90\n'

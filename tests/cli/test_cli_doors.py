@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -14,7 +16,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from engine.cli.main import cli
 from tests.cli.cli_server import Server, start_server, stop_server
+from tests.cli.test_cli_help import walk
 
 Run = Callable[..., Any]
 TLS = Path(__file__).parents[1] / "broker" / "tls"
@@ -104,6 +108,22 @@ def test_a_port_for_others_needs_a_token(tmp_path: Path, engine: Run, command: s
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize("how", [("--insecure",), ("--processes", "2", "--insecure")], ids=["one", "processes"])
+def test_what_is_explicitly_insecure_serves_others(tmp_path: Path, how: tuple[str, ...]) -> None:
+    """On each address of the machine, and without it on none (above)."""
+    ports = ("--listen", "0.0.0.0:0", "--admin", "0.0.0.0:0")
+    with pytest.raises(RuntimeError, match=r"auth_token must be set .*--insecure"):
+        start_server(tmp_path / "data", *ports, *how[:-1])
+    server = start_server(tmp_path / "data", *ports, *how)
+    try:
+        port = urlsplit(server.admin_url).port
+        with urllib.request.urlopen(f"http://127.0.0.2:{port}{TOPICS}") as answer:
+            assert answer.status == 200
+    finally:
+        code, _ = stop_server(server)
+    assert code == 0
+
+
 @pytest.mark.parametrize("option", ["--token", "--auth-token"])
 def test_a_proxy_takes_no_secret_as_an_argument(engine: Run, option: str) -> None:
     result = engine("proxy", "--broker", "engine://127.0.0.1:1", option, "s3cret")
@@ -112,21 +132,51 @@ def test_a_proxy_takes_no_secret_as_an_argument(engine: Run, option: str) -> Non
     assert "s3cret" not in result.err
 
 
-def test_a_command_warns_of_a_secret_as_an_argument(
+def test_no_command_takes_a_token_as_an_argument(engine: Run) -> None:
+    """Of the whole command line: what could be one is refused, unless it names a file."""
+    refused = 0
+    for path, command in walk(cli):
+        for parameter in command.params:
+            option = parameter.opts[0]
+            words = set(option.strip("-").split("-"))
+            if not words & {"token", "secret", "password"} or words & {"file", "url"}:
+                continue
+            result = engine(*path.split()[1:], option, "s3cret")
+            assert result.code == 2, path
+            assert f"{option}-file" in result.err, path
+            assert "s3cret" not in result.err + result.out, path
+            refused += 1
+    assert refused > 50
+
+
+def test_where_a_command_gets_its_token(
     tmp_path: Path, engine: Run, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = start_server(tmp_path / "data", "--auth-token-file", str(secret))
+    listed = ("topics", "list", "--url", server.url)
+
+    def from_stdin(text: bytes, *words: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "engine", *words, "--url", server.url, "--token-file", "-"]
+        done = subprocess.run(command, input=text, capture_output=True, timeout=120, check=False)
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
     try:
-        listed = ("topics", "list", "--url", server.url)
-        result = engine(*listed, "--token", "s3cret")
-        assert (result.code, result.err.count("\n")) == (0, 1)
-        assert "--token-file" in result.err
-        assert "s3cret" not in result.err
+        assert engine(*listed).code == 1
         result = engine(*listed, "--token-file", secret)
         assert (result.code, result.err) == (0, "")
+        code, _, said = from_stdin(b"s3cret\none\ntwo\n", "produce", "orders")
+        assert (code, said) == (0, "2 messages are durable in orders\n"), "what is behind the token is the command's"
+        code, out, _ = from_stdin(b"s3cret", "consume", "orders", "-n", "2")
+        assert (code, out) == (0, "one\ntwo\n")
+        code, _, said = from_stdin(b"guess\n", "topics", "list")
+        assert (code, "the token is invalid" in said, "guess" in said) == (1, True, False)
+        code, _, said = from_stdin(b"", "topics", "list")
+        assert (code, "--token-file - takes a line" in said) == (2, True)
+        monkeypatch.setenv("ENGINE_TOKEN_FILE", str(secret))
+        assert engine(*listed).code == 0
+        monkeypatch.delenv("ENGINE_TOKEN_FILE")
         monkeypatch.setenv("ENGINE_TOKEN", "s3cret")
-        result = engine(*listed)
-        assert (result.code, result.err) == (0, "")
+        assert (engine(*listed).code, engine(*listed).err) == (0, "")
     finally:
         stop_server(server)
 
@@ -152,3 +202,23 @@ def test_a_token_in_a_url_comes_from_the_environment(
         assert "s3cret" not in result.err
     finally:
         stop_server(server)
+
+
+@pytest.mark.parametrize("command", ["serve --data DATA", "cluster status", "cluster init", "cluster check"])
+def test_a_password_of_etcd_comes_from_the_environment(
+    tmp_path: Path, engine: Run, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A prefix may have an @, and an address that is none is told without the password."""
+    words = [str(tmp_path / "data") if word == "DATA" else word for word in command.split()]
+    result = engine(*words, "--metadata", "etcd://user:s3cret@127.0.0.1:1/p")
+    assert result.code == 2
+    assert "ENGINE_METADATA" in result.err
+    assert "s3cret" not in result.err
+    for host in ("etcd://127.0.0.1:1x/a@b", "etcd://user:s3cret@127.0.0.1:1x/p"):
+        monkeypatch.setenv("ENGINE_METADATA", host)
+        result = engine(*words)
+        assert "ENGINE_METADATA" not in result.err
+        assert "is malformed" in result.err
+        assert "s3cret" not in result.err
+    monkeypatch.delenv("ENGINE_METADATA")
+    assert "shows arguments" not in engine(*words, "--metadata", "etcd://127.0.0.1:1x/a@b").err

@@ -22,7 +22,9 @@ import engine as api
 from engine.cli import records
 from engine.cli.formats import JsonMessage
 from engine.cli.main import main
+from engine.cli.records import arrow_records
 from engine.cli.template import TOKENS, Template
+from engine.errors import InvalidArgumentError
 from engine.limits import MESSAGE_SIZE_MAX
 from tests.cli.cli_lines import write_lines
 
@@ -206,6 +208,24 @@ def test_what_is_no_arrow_stream_is_refused(engine: Run, tmp_path: Path):
     result = engine("produce", "t", "--format", "arrow", "--file", file, "--data", tmp_path / "data")
     assert (result.code, result.err.count("\n")) == (1, 1)
     assert "must be an Arrow stream" in result.err
+
+
+@pytest.mark.parametrize("how", ["flatbuffer", "name", "cut"])
+def test_a_damaged_arrow_stream_is_refused(how: str):
+    table = pa.table({"value": [b"a", b"b"], "key": ["x", "y"]})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    image = bytearray(sink.getvalue())
+    if how == "flatbuffer":
+        image[24:60] = bytes(36)
+    elif how == "name":
+        at = image.index(b"key")
+        image[at : at + 3] = b"\xff\xff\xff"
+    else:
+        del image[-40:]
+    with pytest.raises(InvalidArgumentError, match="must be an Arrow stream"):
+        list(arrow_records(io.BytesIO(bytes(image))))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,10 @@ def test_a_tenant_with_a_namespace_and_its_grants(engine: Run, tmp_path):
 
     run("tenants", "create", "billing", "--role", "ann", "--role", "bob")
     assert run("tenants", "get", "billing") == "ann, bob\n"
+    run("tenants", "roles", "billing", "--any-role")
+    assert run("tenants", "get", "billing") == "any\n"
+    run("tenants", "roles", "billing", "--role", "bob", "--role", "ann")
+    assert run("tenants", "get", "billing") == "ann, bob\n"
     run("namespaces", "create", "billing/invoices")
     assert run("namespaces", "list") == "billing/invoices\n"
     assert run("tenants", "list") == "billing\n"

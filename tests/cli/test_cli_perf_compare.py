@@ -152,6 +152,19 @@ def test_what_cannot_be_measured_is_said(engine: Run, tmp_path, monkeypatch: pyt
     assert (lacking.code, "pip install nats-py" in lacking.err) == (1, True)
 
 
+def test_urls_with_secrets_come_from_the_environment(engine, tmp_path, monkeypatch):
+    url, data = f"redis://user:s3cret@127.0.0.1:{free_port()}", ("--data", tmp_path / "data")
+    refused = engine("perf", "compare", url, *data, *FEW)
+    assert refused.code == 2
+    assert perf_compare.URLS in refused.err
+    assert "s3cret" not in refused.err
+    monkeypatch.setenv(perf_compare.URLS, f"{url} kafka://127.0.0.1")
+    tried = engine("perf", "compare", *data, *FEW)
+    assert tried.code == 1
+    assert tried.err.splitlines()[-1].startswith("engine: Redis: "), "it was asked, and is not there"
+    assert "s3cret" not in tried.err
+
+
 def test_urls_are_shown_without_secrets():
     assert perf_compare.shown("redis://user:secret@host:1/0") == "redis://host:1/0"
     with pytest.raises(InvalidArgumentError):

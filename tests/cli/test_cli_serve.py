@@ -173,7 +173,7 @@ def test_a_mistyped_variable_is_told(tmp_path: Path, engine: Run, monkeypatch: p
     assert "ENGINE_SEGMENTS is" in result.err
 
 
-def test_a_token_and_tls(tmp_path: Path, engine: Run):
+def test_a_token_and_tls(tmp_path: Path, engine: Run, monkeypatch: pytest.MonkeyPatch):
     tls = Path(__file__).parents[1] / "broker" / "tls"
     config = tmp_path / "engine.toml"
     config.write_text(f'auth_token = "s3cret"\ntls_cert = "{tls / "cert.pem"}"\ntls_key = "{tls / "key.pem"}"\n')
@@ -181,8 +181,10 @@ def test_a_token_and_tls(tmp_path: Path, engine: Run):
     try:
         at = ["--url", server.url, "--tls-ca", tls / "cert.pem"]
         assert server.admin_url.startswith("https://")
-        assert engine("topics", "create", "t", *at, "--token", "s3cret").code == 0
-        refused = engine("topics", "create", "t", *at, "--token", "guess")
+        monkeypatch.setenv("ENGINE_TOKEN", "s3cret")
+        assert engine("topics", "create", "t", *at).code == 0
+        monkeypatch.setenv("ENGINE_TOKEN", "guess")
+        refused = engine("topics", "create", "t", *at)
         assert refused.code == 1
         assert "the token is invalid" in refused.err
         untrusting = engine("topics", "list", "--url", server.url, "--tls-ca", config)

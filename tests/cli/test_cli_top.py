@@ -223,12 +223,14 @@ TAKE_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
 
 
 @contextmanager
-def terminal(*arguments: str, program: tuple[str, ...] = ("-m", "engine")) -> Iterator[Terminal]:
+def terminal(
+    *arguments: str, program: tuple[str, ...] = ("-m", "engine"), first: str = TAKE_TERMINAL
+) -> Iterator[Terminal]:
     mine, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160", "LINES": "40"}
     command = [sys.executable, *program, "top", "--interval", "0.2", *arguments]
     process = subprocess.Popen(
-        prepared(TAKE_TERMINAL, command), stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
+        prepared(first, command), stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
         start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
@@ -251,6 +253,14 @@ def test_live_at_a_terminal_until_q_or_ctrl_c(server: Server):
         with terminal("--url", server.url) as screen:
             screen.until("orders +1 ")
             assert screen.end(b"\x03") == 130
+
+
+def test_a_terminal_without_a_keyboard_gets_one_look_after_another_until_it_is_interrupted(server: Server):
+    nothing = f"{TAKE_TERMINAL}; import os; os.dup2(os.open(os.devnull, os.O_RDONLY), 0)"
+    with terminal("--url", server.url, first=nothing) as screen:
+        screen.until("ready")
+        screen.until("ready")
+        assert screen.end() == 130
 
 
 WITHOUT_TEXTUAL = (

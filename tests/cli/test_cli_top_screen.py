@@ -145,7 +145,8 @@ async def test_each_key_is_shown_and_nothing_is_cut(filled: engine.Engine, size:
         assert keys == [
             "enter Open", "q Quit", "esc Back", "s Sort", "r Reverse", "/ Filter", "p Pause", "m Memory", "? Keys",
         ]  # fmt: skip
-        assert all(key.region.right <= size[0] and key.region.height == 1 for key in footer.query(FooterKey))
+        shown = lambda key: 0 < key.region.right <= size[0] and key.region.height == 1  # noqa: E731
+        await top.until(lambda: all(map(shown, footer.query(FooterKey))))  # once they are laid out
         texts = [*top.app.grid.text(), *top.head, top.crumb]
         assert [text for text in texts if "…" in text or len(text) > size[0]] == []
         assert top.app.grid.size.height >= size[1] - 5

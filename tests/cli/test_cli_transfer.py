@@ -24,6 +24,8 @@ from hypothesis import strategies as st
 
 import engine as api
 from engine.cli.transfer import exporting, readers
+from engine.cli.transfer.readers import CsvReader
+from engine.errors import InvalidArgumentError
 from tests.kit.key_pairs import x25519_pair
 from tests.kit.programs import environment, program
 
@@ -579,3 +581,9 @@ def test_cells_as_large_as_they_may_be(engine: Any, tmp_path: Path, monkeypatch:
     assert (said["sent"], said["bad"]) == (1, 1)
     assert "over the limit of 5,242,880" in said["faults"][0]
     assert sys.getsizeof(said) < 10_000
+
+
+@pytest.mark.parametrize("head", [b"value,ke\ry\n1,2\n", b"value," + b"x" * 200_000 + b"\n1,2\n", b"", b"\xff\n"])
+def test_a_csv_file_whose_names_cannot_be_read_is_refused(head: bytes):
+    with pytest.raises(InvalidArgumentError, match="name"):
+        CsvReader("it", io.BytesIO(head))

@@ -11,11 +11,13 @@ import aiohttp
 import pytest
 
 import engine
+from engine.broker.settings.attempts import PENDING_MAX
 from engine.client.client import AsyncClient
-from engine.console.server import Console
+from engine.console.server import LOGINS_MAX, Console
 from engine.console.source import Source
-from engine.errors import InvalidArgumentError
+from engine.errors import AuthenticationError, InvalidArgumentError
 from engine.model.admin_methods import AdminMethods
+from tests.kit.peer import until
 
 ORDERS = "topic://public/default/orders"
 NAME = "name=topic%3A%2F%2Fpublic%2Fdefault%2Forders"
@@ -100,3 +102,48 @@ async def test_pages_that_look_together_share_their_answers() -> None:
     await asyncio.gather(*(source.topics() for _ in range(50)), *(source.namespaces() for _ in range(50)))
     assert sorted(asked) == ["get_metrics", "list_namespaces"]
     assert source.asked == 2
+
+
+class _Waiting:
+    """A client whose broker has not answered yet."""
+
+    def __init__(self, answers: asyncio.Future[None]) -> None:
+        self._answers = answers
+        self.closed = False
+
+    async def connect(self) -> None:
+        await asyncio.shield(self._answers)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_logins_that_a_broker_has_not_answered_are_few() -> None:
+    """A broker that answers false tokens late has fewer to answer than those at which it shuts the address out."""
+    assert LOGINS_MAX < PENDING_MAX
+    answers: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    made: list[_Waiting] = []
+
+    async def client(token: str | None) -> Any:
+        made.append(_Waiting(answers))
+        return made[-1]
+
+    console = Console(client, lambda: "session", "data")
+    host, port = await console.listen("127.0.0.1", 0)
+    try:
+        async with aiohttp.ClientSession(f"http://{host}:{port}") as http:
+
+            async def login() -> int:
+                async with http.post("/login", json={"token": "guess"}) as answer:
+                    return answer.status
+
+            guesses = [asyncio.create_task(login()) for _ in range(LOGINS_MAX)]
+            await until(lambda: len(made) == 1 + LOGINS_MAX)
+            assert await login() == 429
+            assert len(made) == 1 + LOGINS_MAX, "the broker was not asked"
+            answers.set_exception(AuthenticationError("the token is invalid"))
+            assert await asyncio.gather(*guesses) == [401] * LOGINS_MAX
+            assert all(one.closed for one in made[1:])
+            assert await login() == 401, "and now it is asked again"
+    finally:
+        await console.close()

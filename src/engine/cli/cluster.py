@@ -14,6 +14,7 @@ from engine.aio import uv
 from engine.cli import output
 from engine.cli.connection import json_option
 from engine.cli.groups import Group, examples
+from engine.cli.secrets import refuse_password
 
 if TYPE_CHECKING:
     from engine.broker.upkeep.cluster_check import Finding
@@ -27,8 +28,9 @@ def _options(command: F) -> F:
         "--metadata",
         envvar="ENGINE_METADATA",
         metavar="URL",
+        callback=refuse_password,
         required=True,
-        help="The cluster's etcd://HOST:PORT,…/PREFIX; also ENGINE_METADATA.",
+        help="The cluster's etcd://HOST:PORT,…/PREFIX; also ENGINE_METADATA, which may have a password.",
     )
     return metadata(json_option(command))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from engine.aio import uv
-from engine.cli.secrets import is_argument, warn_of_argument
+from engine.cli.secrets import is_argument, read_token, refuse_argument
 from engine.cli.values import service_url
 from engine.errors import NotFoundError
 
@@ -56,10 +56,10 @@ def access_options(command: F) -> F:
     token_file = click.option(
         "--token-file",
         envvar="ENGINE_TOKEN_FILE",
-        type=click.Path(exists=True, dir_okay=False),
+        type=click.Path(exists=True, dir_okay=False, allow_dash=True),
         expose_value=False,
         callback=_remember,
-        help="File with the broker's token; ENGINE_TOKEN is the token itself.",
+        help="File with the broker's token, or - for a line of standard input; ENGINE_TOKEN is the token itself.",
     )
     tls = click.option(
         "--tls-ca",
@@ -90,7 +90,7 @@ def _without_token(context: click.Context, parameter: click.Parameter, url: str)
 
 
 def _remember_token(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    _remember(context, parameter, warn_of_argument(context, parameter, value))
+    _remember(context, parameter, refuse_argument(context, parameter, value))
 
 
 def json_option(command: F) -> F:
@@ -156,9 +156,7 @@ def _token(meta: dict[str, Any], service: ServiceUrl) -> str | None:
     token: str | None = meta.get(f"{__name__}.token")
     if path is None:
         return token if service.token is None else None
-    from engine.broker.settings.file import read_secret
-
-    return read_secret("--token-file", path)
+    return read_token("--token-file", path)
 
 
 def _trusting(path: str) -> ssl.SSLContext:

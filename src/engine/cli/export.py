@@ -12,6 +12,7 @@ import click
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import examples
+from engine.cli.interrupts import told
 from engine.cli.message_options import decrypt_option, encoding_option, file_format_option
 from engine.cli.transfer.formats import PARQUET_CODECS, STANDARD, check_arrow, form_of
 from engine.cli.values import key_files, position, topic_name
@@ -120,7 +121,12 @@ def command(
         file_rows=rows_per_file,
         **options,
     )
-    with connect(url, data) as client, bar(file) as progressed, interrupted(file):
+    written = Written()
+    with (
+        told(lambda interrupted: standing(file, interrupted, written.rows)),
+        connect(url, data) as client,
+        bar(file, written) as progressed,
+    ):
         export = Export(client, wanted, found, file, progressed)
         progressed.total(export.offsets)
         done = export.run(overwrite=overwrite, restart=restart)
@@ -132,34 +138,40 @@ def command(
         lines.say(f"{output.plural(done.rows, 'message')} in {where} ({size_text(done.bytes)}){before}")
 
 
+class Written:
+    """What a run has written so far."""
+
+    rows = 0
+
+
 class Progress:
     """Shows what progressed() is told."""
 
-    def __init__(self, shown: Any) -> None:
-        self._shown = shown
+    def __init__(self, shown: Any, written: Written) -> None:
+        self._shown, self._written = shown, written
         self._task = shown.add_task("exporting", total=None, note="")
 
     def total(self, offsets: int) -> None:
         self._shown.update(self._task, total=offsets)
 
     def __call__(self, read: int, rows: int, size: int) -> None:
+        self._written.rows = rows
         self._shown.update(self._task, completed=read, note=f"{rows:,} messages, {size_text(size)}")
 
 
 @contextmanager
-def bar(file: str) -> Iterator[Progress]:
+def bar(file: str, written: Written) -> Iterator[Progress]:
     with output.progress(eta=True) as shown:
-        yield Progress(shown)
+        yield Progress(shown, written)
 
 
-@contextmanager
-def interrupted(file: str) -> Iterator[None]:
-    """What is left of an export that ends early is said, whatever ends it."""
+def standing(file: str, interrupted: bool, rows: int) -> str:
+    """Where an export that ends early stands, and how it is completed."""
     from engine.cli.transfer.journal import left_of
 
-    try:
-        yield
-    except BaseException:
-        if file != STANDARD and left_of(file):
-            lines.say(f"what is written of {file} is kept: the same command goes on from there")
-        raise
+    if file == STANDARD:
+        return f"interrupted after {rows:,} messages; a repeated export begins anew" if interrupted else ""
+    if not left_of(file):
+        return f"interrupted before any of {file} was kept: repeat the command" if interrupted else ""
+    so_far = f"interrupted after {rows:,} messages: " if interrupted else ""
+    return f"{so_far}what is written of {file} is kept, the same command goes on from there"

@@ -12,6 +12,7 @@ import click
 from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import examples
+from engine.cli.interrupts import told
 from engine.cli.message_options import compression_option, encoding_option, encrypt_option, file_format_option
 from engine.cli.transfer.formats import STANDARD, check_arrow, form_of
 from engine.cli.values import key_files, topic_name
@@ -74,23 +75,25 @@ def command(
     stores them once more.
     """
     found = form_of(file, form)
-    check_arrow("import")
-    if options["name"] is not None:
-        check_name(options["name"], "name of an import")
-    from engine.cli.transfer.importing import FAULTS_SHOWN, Import, Source, Terms, usage
+    one: Any = None
+    dry_run = options["dry_run"]
+    with told(lambda interrupted: standing(one, file, interrupted, dry_run=dry_run)):
+        check_arrow("import")
+        if options["name"] is not None:
+            check_name(options["name"], "name of an import")
+        from engine.cli.transfer.importing import FAULTS_SHOWN, Import, Source, Terms, usage
 
-    terms = Terms(
-        topic, create=not no_create, skip_bad=on_error == "skip", encryption_keys=key_files(encrypt_for), **options
-    )
-    usage(terms)
-    source = Source(file, found)
-    try:
-        with connect(url, data, create=not (no_create or terms.dry_run)) as client, bar(source.size) as progressed:
-            one = Import(client, source, terms, progressed)
-            with interrupted(one, file):
+        terms = Terms(
+            topic, create=not no_create, skip_bad=on_error == "skip", encryption_keys=key_files(encrypt_for), **options
+        )
+        usage(terms)
+        source = Source(file, found)
+        try:
+            with connect(url, data, create=not (no_create or dry_run)) as client, bar(source.size) as progressed:
+                one = Import(client, source, terms, progressed)
                 done = one.run()
-    finally:
-        source.close()
+        finally:
+            source.close()
     if as_json:
         output.print_json({**dataclasses.asdict(done), "faults": one.faults, "dry_run": terms.dry_run})
         return
@@ -129,13 +132,19 @@ def bar(size: int) -> Iterator[Any]:
         yield progressed
 
 
-@contextmanager
-def interrupted(one: Any, file: str) -> Iterator[None]:
-    """How an import that ends early is completed is said, whatever ends it."""
-    try:
-        yield
-    except BaseException:
-        name = one.result.name
-        if not one._terms.dry_run and (name and (file != STANDARD)):
-            lines.say(f"repeat the command to complete it; with another FILE, or a mended one, add --name {name}")
-        raise
+def standing(one: Any, file: str, interrupted: bool, *, dry_run: bool) -> str:
+    """Where an import that ends early stands, and how it is completed. `one`: the Import; None: there was none yet."""
+    if one is None:
+        return f"interrupted before a row of {file} was sent" if interrupted else ""
+    done = one.result
+    read = f"interrupted after {done.rows:,} rows of {file}"
+    if dry_run:
+        return f"{read}; nothing was sent" if interrupted else ""
+    how = ""
+    if file != STANDARD:
+        how = f"repeat the command to complete it; with another FILE, or a mended one, add --name {done.name}"
+    elif done.name:
+        how = f"repeat the command with the same rows and --name {done.name} to complete it"
+    elif interrupted:
+        how = "without --name it cannot be completed, and a repeated one sends its rows once more"
+    return f"{read}, of which {done.sent:,} were sent: {how}" if interrupted else how

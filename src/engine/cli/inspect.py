@@ -220,13 +220,9 @@ def entry_row(entry: Any) -> dict[str, Any]:
 
 def _closed(entry: Any) -> str:
     """How its body is closed, besides being compressed."""
-    if not entry.encrypted:
-        return ""
-    from engine.errors import MissingKeyError
-    from engine.model.compression import why_closed
-
-    ours = isinstance(why_closed(entry.data()), MissingKeyError)
-    return ", encrypted" if ours else ", as sent by Apache Pulsar's client"
+    if entry.foreign:
+        return ", as sent by Apache Pulsar's client"
+    return ", encrypted" if entry.encrypted else ""
 
 
 def message_rows(entry: Any) -> list[dict[str, Any]]:

@@ -114,7 +114,7 @@ def _parsed(text: str) -> tuple[str, Any]:
     if value == str(NO_LIMIT):
         return name, NO_LIMIT
     read: Callable[[str], Any] = int if "bytes" not in name else size
-    if name == "backlog_age_s":
+    if name in ("backlog_age_s", "message_ttl_s", "retention_time_s"):
         read = duration
     try:
         return name, int(read(value))

@@ -14,6 +14,7 @@ from engine.cli import lines, output
 from engine.cli.connection import connect, json_option
 from engine.cli.groups import examples
 from engine.cli.message_options import compression_option, decrypt_option, encrypt_option
+from engine.cli.secrets import read_token
 from engine.cli.values import checked, key_files, namespace_name, service_url, topic_name
 from engine.errors import NotFoundError
 from engine.model.names import TopicName
@@ -46,10 +47,14 @@ def source_topic(text: str) -> str:
     "--to", "destination", required=True, metavar="WHERE", help="Likewise; a directory that does not exist is begun."
 )
 @click.option(
-    "--from-token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token of the source."
+    "--from-token-file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="File with the token of the source, or - for a line of standard input.",
 )
 @click.option(
-    "--to-token-file", type=click.Path(exists=True, dir_okay=False), help="File with the token of the destination."
+    "--to-token-file",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="File with the token of the destination, or - for a line of standard input.",
 )
 @click.option("--from-tls-ca", type=click.Path(exists=True, dir_okay=False), help="TLS to the source, by this PEM file")
 @click.option(
@@ -104,8 +109,12 @@ def command(
     if keys["encryption_keys"]:
         keys["copy_decryption_keys"] = keys["decryption_keys"]
     with ExitStack() as stack:
-        here = stack.enter_context(client_of(source, access["from_token_file"], access["from_tls_ca"], create=False))
-        there = stack.enter_context(client_of(destination, access["to_token_file"], access["to_tls_ca"], create=True))
+        here = stack.enter_context(
+            client_of(source, "--from-token-file", access["from_token_file"], access["from_tls_ca"], create=False)
+        )
+        there = stack.enter_context(
+            client_of(destination, "--to-token-file", access["to_token_file"], access["to_tls_ca"], create=True)
+        )
         topics = [topic] if topic is not None else here.list_topics(namespace or "", pattern=pattern)
         if not topics:
             raise NotFoundError(f"{namespace} has no such topic")
@@ -147,16 +156,15 @@ def copied_from_pulsar(
     source: str, destination: str, topic: str, copy_name: str | None, access: dict[str, Any], options: dict[str, Any]
 ) -> list[Migrated]:
     """Copy a topic of Apache Pulsar."""
-    from engine.broker.settings.file import read_secret
     from engine.migration import migrate_from_pulsar
 
     token_file, ca = access["from_token_file"], access["from_tls_ca"]
-    token = None if token_file is None else read_secret("token file", token_file)
+    token = None if token_file is None else read_token("--from-token-file", token_file)
     if ca is not None and not source.startswith("pulsar+ssl://"):
         raise click.UsageError("--from-tls-ca is for pulsar+ssl://HOST:PORT")
     access["tls"] = None if ca is None else trusting(ca)
     with (
-        client_of(destination, access["to_token_file"], access["to_tls_ca"], create=True) as there,
+        client_of(destination, "--to-token-file", access["to_token_file"], access["to_tls_ca"], create=True) as there,
         output.progress() as bar,
     ):
         return migrate_from_pulsar(
@@ -182,19 +190,18 @@ def moved(topic: str, namespace: str | None) -> str:
     return str(name) if namespace is None else str(TopicName.parse(f"{namespace}/{name.local}"))
 
 
-def client_of(where: str, token_file: str | None, tls_ca: str | None, *, create: bool) -> Client:
-    """Of a URL, or of a data directory. Raises a usage error for a token in a URL."""
+def client_of(where: str, option: str, token_file: str | None, tls_ca: str | None, *, create: bool) -> Client:
+    """Of a URL, or of a data directory. `option`: what says `token_file`. Raises a usage error for a token in a URL."""
     if "://" not in where:
         if token_file is not None or tls_ca is not None:
             raise click.UsageError(f"a token and TLS are for a broker's URL, got the directory {where}")
         return connect("", where, create=create)
-    from engine.broker.settings.file import read_secret
     from engine.client.base.endpoint import ServiceUrl
     from engine.sync import Client
 
     if ServiceUrl.parse(service_url(where)).token is not None:
         raise click.UsageError("a URL must have no token here: give --from-token-file or --to-token-file")
-    token = None if token_file is None else read_secret("token file", token_file)
+    token = None if token_file is None else read_token(option, token_file)
     return Client(where, token=token, tls=None if tls_ca is None else trusting(tls_ca))
 
 

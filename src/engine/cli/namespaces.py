@@ -9,7 +9,7 @@ import click
 from engine.cli import autoscale, lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import Group, examples
-from engine.cli.policies import given, message_options, names, print_policies
+from engine.cli.policies import add_above, given, message_options, names, print_policies
 from engine.cli.values import namespace_name
 from engine.model.policies import NamespacePolicies
 
@@ -67,8 +67,9 @@ def get(namespace: str, url: str, data: str | None, as_json: bool) -> None:
     """Show the policies in effect, and where each is set."""
     with connect(url, data) as client:
         found = client.admin.get_namespace_policies(namespace)
-        own = client.admin.get_namespace_policies(namespace, own=True)
-    print_policies(found, own, "namespace", as_json)
+        said = {"namespace": client.admin.get_namespace_policies(namespace, own=True)}
+        rest = add_above(said, client.admin, namespace.split("/")[0])
+    print_policies(found, said, rest, as_json)
 
 
 @command.command(

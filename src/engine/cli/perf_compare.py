@@ -12,16 +12,18 @@ from typing import Any, NamedTuple
 
 import click
 
-from engine.cli import lines, output
+from engine.cli import output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import examples
 from engine.cli.peers.own import OwnTopic
 from engine.cli.peers.peer import Peer, Rows, connected, scheme_of
+from engine.cli.secrets import is_argument
 
 KEYS = 10_000
 POOL = 1_024  # different values
 EACH_SHARE = 100  # of the messages, one in so many is sent alone and awaited
 EACH_MIN = 10
+URLS = "ENGINE_COMPARE_URLS"
 
 Open = Callable[[str], Peer]
 
@@ -34,6 +36,17 @@ class Measured(NamedTuple):
     delay_ms: float
 
 
+def _without_secrets(context: click.Context, parameter: click.Parameter, urls: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a URL with a secret that is given as an argument."""
+    for one in urls if is_argument(context, parameter) else ():
+        if "@" in one:
+            raise click.BadParameter(
+                f"{shown(one)} must have no secret here, since the process list shows arguments to all users; "
+                f"set {URLS} in the environment, to URLs with spaces between them"
+            )
+    return urls
+
+
 @click.command(
     name="compare",
     epilog=examples(
@@ -41,7 +54,7 @@ class Measured(NamedTuple):
         "engine perf compare kafka://127.0.0.1:9092 -n 500000 --size 1024",
     ),
 )
-@click.argument("urls", nargs=-1, required=True, metavar="URL...")
+@click.argument("urls", nargs=-1, required=True, metavar="URL...", envvar=URLS, callback=_without_secrets)
 @click.option(
     "-n",
     "--messages",
@@ -62,12 +75,11 @@ def command(
 
     A URL is kafka://HOST:PORT, redis://…, nats://… or that of another Engine. Each makes a topic of its own, which is
     deleted in the end, and is used by its own client (confluent-kafka, redis, nats-py), which must be installed. What
-    an acknowledgement is worth is each broker's: here it is on disk.
+    an acknowledgement is worth is each broker's: here it is on disk. URLs with secrets in them are given in the
+    environment, as ENGINE_COMPARE_URLS.
     """
     for one in urls:
         scheme_of(one)
-        if "@" in one:
-            lines.say(f"engine: warning: the process list shows the secret of {shown(one)} to all users")
     rows = sample(messages, size)
     with connect(url, data, create=True) as client:
         openers: dict[str, Open] = {"engine": lambda topic: OwnTopic(client, topic)}

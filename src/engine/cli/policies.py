@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,8 +11,14 @@ from engine.cli import lines, output
 from engine.cli.connection import connect, connection_options, json_option
 from engine.cli.groups import Group, examples
 from engine.cli.values import duration, size, topic_name
+from engine.errors import AuthorizationError
+from engine.model.names import TopicName
 from engine.model.policies import FOR_EVER, TopicPolicies
+from engine.model.rights import CLUSTER
 from engine.model.units import size_text
+
+if TYPE_CHECKING:
+    from engine.sync.admin import Admin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,15 +90,25 @@ def _option(name: str) -> str:
     return name.removesuffix("_ms").removesuffix("_s").removesuffix("_bytes").replace("_", "-")
 
 
-def print_policies(found: Mapping[str, Any], own: Mapping[str, Any], mine: str, as_json: bool) -> None:
-    """Those in effect, and which of them are said at this level."""
+def add_above(said: dict[str, dict[str, Any]], admin: Admin, tenant: str) -> str:
+    """Add what the tenant and the cluster say; the name of the level that has all the rest."""
+    try:
+        said["tenant"] = admin.get_limits(tenant)
+        said["cluster"] = admin.get_limits(CLUSTER)
+    except AuthorizationError:  # a role of less than the tenant, or of it alone
+        return "cluster or broker" if "tenant" in said else "tenant or broker"
+    return "broker"
+
+
+def print_policies(found: Mapping[str, Any], said: Mapping[str, Mapping[str, Any]], rest: str, as_json: bool) -> None:
+    """Those in effect, and where each is said: the first level of `said`, by name, that has it, else `rest`."""
     if as_json:
         output.print_json(found)
         return
     output.print_table(
         ["policy", "value", "set by"],
         [
-            (_option(name), shown(name, value), mine if own[name] is not None else "others")
+            (_option(name), shown(name, value), next((k for k, own in said.items() if own.get(name) is not None), rest))
             for name, value in found.items()
         ],
     )
@@ -125,7 +141,15 @@ def get(topic: str, url: str, data: str | None, as_json: bool) -> None:
     """Show the policies in effect, and where each is set."""
     with connect(url, data) as client:
         found, own = client.admin.get_topic_policies(topic), client.admin.get_topic_policies(topic, own=True)
-    print_policies(found, own, "topic", as_json)
+        said, rest = {"topic": own}, "broker"
+        try:
+            name = TopicName.parse(topic)
+            said["namespace"] = client.admin.get_namespace_policies(f"{name.tenant}/{name.namespace}", own=True)
+        except AuthorizationError:  # a role of this topic alone
+            rest = "namespace or broker"
+        else:
+            rest = add_above(said, client.admin, name.tenant)
+    print_policies(found, said, rest, as_json)
 
 
 @topics.command("set", epilog=examples("engine topics policies set orders --retention-time 36h"))

@@ -169,5 +169,5 @@ def arrow_records(source: BinaryIO, common: Properties = None) -> Iterator[Recor
                     properties = [{**common, **dict(one or ())} for one in own]
                 yield Records(batch["value"], keys, times, properties, first, batch.nbytes, unit="message")
                 first += len(batch)
-    except pa.ArrowInvalid as e:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as e:  # a damaged stream raises any of these
         raise InvalidArgumentError(f"the input must be an Arrow stream, from message {first} on: {e}") from e

@@ -16,6 +16,7 @@ import click
 
 from engine.cli import lines, notify
 from engine.cli.groups import examples
+from engine.cli.secrets import refuse_password
 from engine.cli.serve_settings import advertised, defaults_from_file
 from engine.errors import ConnectError, EngineError
 
@@ -104,8 +105,9 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     "--metadata",
     envvar="ENGINE_METADATA",
     metavar="URL",
+    callback=refuse_password,
     help="etcd://HOST:PORT,…/PREFIX: keep the metadata in etcd, which brokers on one shared data directory have in "
-    "common. A password in it is better given as ENGINE_METADATA.",
+    "common. One with a password is given as ENGINE_METADATA.",
 )
 @click.option(
     "--objects",

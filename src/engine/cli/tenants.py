@@ -1,4 +1,4 @@
-"""`engine tenants`: list, create, show and delete tenants."""
+"""`engine tenants`: list, create, show, change and delete tenants."""
 
 from __future__ import annotations
 
@@ -51,6 +51,20 @@ def get(tenant: str, url: str, data: str | None, as_json: bool) -> None:
         output.print_json(found)
     else:
         lines.line("any" if found["roles"] is None else ", ".join(found["roles"]))
+
+
+@command.command(epilog=examples("engine tenants roles billing --role ann --role bob"))
+@click.argument("tenant")
+@click.option("--role", "names", multiple=True, help="Only these may be granted rights in it; repeatable.")
+@click.option("--any-role", is_flag=True, help="Any role may be granted rights in it.")
+@connection_options
+def roles(tenant: str, names: tuple[str, ...], any_role: bool, url: str, data: str | None) -> None:
+    """Set the roles that may be granted rights in a tenant."""
+    if bool(names) == any_role:
+        raise click.UsageError("give --role, once or more often, or --any-role")
+    with connect(url, data) as client:
+        client.admin.set_tenant_roles(tenant, None if any_role else list(names))
+    lines.say(f"set the roles of {tenant}")
 
 
 @command.command(epilog=examples("engine tenants delete billing"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -35,7 +36,8 @@ def command(url: str, data: str | None, interval: float, sort: str, segments: bo
     """Watch a broker: topics, rates, backlogs, memory.
 
     Enter opens a topic, and one of its segments down to its consumers. At a terminal it needs Textual (pip install
-    'engine[top]'): the keys are at the foot of the screen, q ends it. A pipe gets one look after another, until Ctrl-C.
+    'engine[top]'): the keys are at the foot of the screen, q ends it. A pipe, and a terminal without a keyboard behind
+    the standard input, get one look after another, until Ctrl-C.
     While the broker does not answer, the last values stay with a note.
     """
     context = click.get_current_context()
@@ -48,7 +50,7 @@ def command(url: str, data: str | None, interval: float, sort: str, segments: bo
     if once:
         looks.once()
         _print(looks, as_json, segments)
-    elif as_json or not output.console().is_terminal:
+    elif as_json or not (output.console().is_terminal and _has_keys()):
         with looks:
             while looks.changed.wait():
                 looks.changed.clear()
@@ -56,6 +58,11 @@ def command(url: str, data: str | None, interval: float, sort: str, segments: bo
     else:
         return _live(looks, sort)
     return 0
+
+
+def _has_keys() -> bool:
+    """Whether keys can come: the live screen ends by one, and what reads an empty input never sleeps."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _live(looks: Looks, sort: str) -> int:

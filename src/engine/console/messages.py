@@ -22,6 +22,7 @@ ROWS = 50
 NEWEST_READ = 2_000  # messages that are read to find the newest ROWS of all segments
 SEARCHED_MAX = 100_000  # messages that one page passes over in search of a key
 BYTES_MAX = 32 << 20  # that one page reads
+PASSED_MAX = 50  # entries that one page passes by, as only clients of Apache Pulsar can read them
 SECONDS_MAX = 5.0
 _BATCH = 256
 
@@ -86,11 +87,7 @@ async def browse(client: AsyncClient, topic: str, wanted: Wanted) -> MessagePage
         values = Values(await view.schemas())
         ids = _segments(facts, wanted)
         ranges = _tails(facts, ids, wanted) if wanted.start == "" else await _from(view, facts, ids, wanted)
-    search = _Search(facts.topic, values, wanted)
-    try:
-        return await search.read(client, ranges)
-    except DecryptionError as e:
-        return MessagePage(facts.topic, values.name, note=f"the messages cannot be read: {e}")
+    return await _Search(facts.topic, values, wanted).read(client, ranges)
 
 
 class _Search:
@@ -104,25 +101,57 @@ class _Search:
         self._found: list[tuple[datetime, int, int, Message[Any]]] = []  # a heap where the newest are wanted
         self._read = self._bytes = 0
         self._last: tuple[int, int] | None = None  # the place behind what was read
-        self._note = ""
+        self._note = self._closed = ""
+        self._passed = 0  # entries that only clients of Apache Pulsar can read
 
     async def read(self, client: AsyncClient, ranges: Ranges) -> MessagePage:
-        keys = None if self._key is None else [self._key]
-        options: dict[str, Any] = {"keys": keys, "skip_deleted": True, "on_corrupt": "skip"}
         full = False
-        reader = await client.range_reader(self._topic, ranges, receive_queue_size=1_000, **options)
         try:
             async with asyncio.timeout(SECONDS_MAX):
-                while not full and (batch := await reader.next_batch(_BATCH)) is not None:
-                    full = self._take(batch)
+                while ranges and not full:
+                    full, ranges = await self._part(client, ranges)
         except TimeoutError:
             self._note, full = f"the search was ended after {SECONDS_MAX:g} s", True
-        finally:
-            await reader.close()
+        except DecryptionError as e:
+            self._note = f"the messages cannot be read: {e}"
         rows = [one[3] for one in sorted(self._found, key=lambda one: one[:3], reverse=self._newest)]
         more = "" if self._newest or not full or self._last is None else "{}:{}".format(*self._last)
         shown = tuple(self._line(message) for message in rows)
-        return MessagePage(self._topic, self._values.name, shown, more, self._read, self._note)
+        note = "; ".join(text for text in (self._closed, self._note) if text)
+        return MessagePage(self._topic, self._values.name, shown, more, self._read, note)
+
+    async def _part(self, client: AsyncClient, ranges: Ranges) -> tuple[bool, Ranges]:
+        """Whether the page is full, and what is left: what is behind an entry that only Apache Pulsar's clients can
+        read. Raises DecryptionError for other ones.
+        """
+        keys = None if self._key is None else [self._key]
+        options: dict[str, Any] = {"keys": keys, "skip_deleted": True, "on_corrupt": "skip"}
+        reader = await client.range_reader(self._topic, ranges, receive_queue_size=1_000, **options)
+        try:
+            while (batch := await reader.next_batch(_BATCH)) is not None:
+                if self._take(batch):
+                    return True, {}
+        except DecryptionError as e:
+            if e.segment_id is None or e.offsets is None:
+                raise
+            segment, behind = e.segment_id, e.offsets[1] + 1
+            left = {
+                i: (max(at, behind) if i == segment else at, end) for i, (at, end) in ranges.items() if i >= segment
+            }
+            return self._pass_by(e, segment, behind), {i: (at, end) for i, (at, end) in left.items() if at < end}
+        finally:
+            await reader.close()
+        return False, {}
+
+    def _pass_by(self, error: DecryptionError, segment: int, behind: int) -> bool:
+        """Whether the page ends at this entry, as each costs a reading of its own."""
+        self._passed += 1
+        self._closed = self._closed or str(error)
+        self._last = (segment, behind)
+        if self._passed >= PASSED_MAX:
+            self._note = f"the search was ended after {self._passed} such entries"
+            return True
+        return False
 
     def _take(self, batch: Iterable[Message[Any]]) -> bool:
         """Whether the page is full: what is left of the batch is for the next one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from hmac import compare_digest
 from importlib.resources import files
 from itertools import pairwise
 from typing import Any
@@ -19,20 +20,31 @@ from jinja2 import Environment, PackageLoader
 
 from engine.broker.admin.http import HttpDoor
 from engine.broker.admin.statuses import STATUSES
+from engine.broker.rights.audit import Audit
 from engine.broker.rights.need import on_topic
+from engine.broker.settings.attempts import Attempts
 from engine.client.client import AsyncClient
+from engine.clock import SystemClock
 from engine.console import views
 from engine.console.acts import ACTS
 from engine.console.dag import svg
 from engine.console.letters import is_dead_letter_topic
 from engine.console.messages import MessagePage, Wanted
 from engine.console.source import Source
-from engine.errors import AuthenticationError, AuthorizationError, EngineError, InvalidArgumentError, NotFoundError
+from engine.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    EngineError,
+    InvalidArgumentError,
+    NotFoundError,
+    TooManyRequestsError,
+)
 from engine.model.redelivery import DEAD_LETTER_SUFFIX
 from engine.model.rights import CLUSTER
 from engine.model.units import size_text
 
 COOKIE = "engine-console"
+LOGINS_MAX = 8  # under way at a time, each until the broker has answered
 SESSIONS_MAX = 100  # logged in at a time; a further login ends the oldest session
 TOPICS_ON_OVERVIEW = 10
 STILL = ("login", "messages", "letters")  # pages that do not follow the broker: each look is a reading
@@ -44,17 +56,30 @@ class Console:
     """Serves the pages until it is closed.
 
     `client`: makes a client that acts with a token, or with none. `new_session`: an unguessable text.
-    Where the broker asks for no token, or the command has one, there is no login.
+    `key`: where the console has rights of its own, by a token of the command for instance, a text that a visitor has to
+    show: any user of this machine reaches its address. The link that the command prints shows it for a browser. Wrong
+    ones are counted, logged and answered late, as a broker does with tokens; the right one waits for none of them.
+    Without a key, a visitor has what the broker gives without a token, and logs in with one. A broker answers a false
+    token late, and checks none of an address that has PENDING_MAX such answers to come. All logins have the console's
+    address, so it has fewer of them under way: guesses here do not shut out people who are logged in, nor others of its
+    machine.
     """
 
     def __init__(
-        self, client: Callable[[str | None], Awaitable[AsyncClient]], new_session: Callable[[], str], about: str
+        self,
+        client: Callable[[str | None], Awaitable[AsyncClient]],
+        new_session: Callable[[], str],
+        about: str,
+        key: str | None = None,
     ) -> None:
+        self._key = key
+        self._attempts = Attempts(SystemClock().monotonic)  # to show it
         self._client = client
         self._new_session = new_session
         self._about = about
-        self._without: Source | None = None  # that of visitors without a session
-        self._sessions: dict[str, Source] = {}
+        self._without: Source | None = None  # that of the console itself
+        self._sessions: dict[str, Source] = {}  # that of the console itself, where a visitor has shown the key
+        self._logins = 0
         self._pages = Environment(loader=PackageLoader("engine.console"), autoescape=True)
         self._pages.globals |= {"quote": quote}
         self._pages.filters |= {"size": size_text, "number": lambda n: f"{n:,.0f}"}
@@ -78,7 +103,7 @@ class Console:
                 web.get("/assets/{name}", self._asset),
             ]
         )
-        self._door = HttpDoor(application)
+        self._door = HttpDoor(application, audit=Audit(None, SystemClock()))  # brokers audit what it asks them
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Serve; (host, port). Raises ConnectError."""
@@ -88,25 +113,34 @@ class Console:
     async def close(self) -> None:
         """Finish requests in progress, and close all clients."""
         await self._door.close()
-        for source in [*self._sessions.values(), self._without]:
-            if source is not None:
-                await source.close()
-        self._sessions.clear()
+        while self._sessions:
+            await self._end(next(iter(self._sessions)))
+        if self._without is not None:
+            await self._without.close()
 
     def _source(self, request: web.Request) -> Source:
+        """Raises AuthenticationError: the key was not shown."""
         assert self._without is not None
-        return self._sessions.get(request.cookies.get(COOKIE, ""), self._without)
+        session = request.cookies.get(COOKIE, "")
+        if self._key is not None and session not in self._sessions:
+            raise AuthenticationError("the key of the console is required, got none")
+        return self._sessions.get(session, self._without)
 
     async def _page(self, request: web.Request, name: str, /, **facts: Any) -> web.Response:
         everywhere = await self._source(request).may(CLUSTER) if name != "login" else None
         logged_in = request.cookies.get(COOKIE) in self._sessions
         page = self._pages.get_template(f"{name}.html")
         text = page.render(
-            page=name, about=self._about, logged_in=logged_in, everywhere=everywhere, live=name not in STILL, **facts
-        )
+            page=name, about=self._about, logged_in=logged_in, everywhere=everywhere, live=name not in STILL,
+            keyed=self._key is not None, **facts,
+        )  # fmt: skip
         return web.Response(text=text, content_type="text/html")
 
     async def _overview(self, request: web.Request) -> web.Response:
+        if self._key is not None and "key" in request.query:
+            response = web.Response(status=303, headers={"Location": "/"})  # whose address has no key
+            await self._show(request, request.query["key"], response)
+            return response
         source = self._source(request)
         page = await source.topics()
         brokers, why = await _or_why(source.brokers())
@@ -179,6 +213,30 @@ class Console:
         found, may = await asyncio.gather(source.transactions(), source.may(CLUSTER))
         return await self._page(request, "transactions", found=found, may=may)
 
+    async def _show(self, request: web.Request, key: str, response: web.Response) -> None:
+        """Begin a session for the key. Raises AuthenticationError, late; TooManyRequestsError."""
+        if self._key is None or not compare_digest(key.strip().encode(errors="replace"), self._key.encode()):
+            if (crowded := self._attempts.crowded(request.remote)) is not None:
+                raise crowded
+            error = AuthenticationError("the key is not that of the link which the command has printed")
+            await asyncio.sleep(self._attempts.failed(request.remote, error, guess=True))
+            raise error
+        assert self._without is not None
+        await self._begin(self._without, response)
+
+    async def _begin(self, source: Source, response: web.Response) -> None:
+        """Begin a session, of which the browser is told; the oldest of too many ends."""
+        while len(self._sessions) >= SESSIONS_MAX:
+            await self._end(next(iter(self._sessions)))
+        session = self._new_session()
+        self._sessions[session] = source
+        response.set_cookie(COOKIE, session, httponly=True, samesite="Strict")
+
+    async def _end(self, session: str) -> None:
+        source = self._sessions.pop(session, None)
+        if source is not None and source is not self._without:
+            await source.close()
+
     async def _login_page(self, request: web.Request) -> web.Response:
         return await self._page(request, "login")
 
@@ -186,24 +244,27 @@ class Console:
         token = (await _json(request)).get("token")
         if not isinstance(token, str) or not token.strip():
             raise InvalidArgumentError("token must be text, got none")
-        client = await self._client(token.strip())
-        try:
-            await client.connect()
-        except BaseException:
-            await client.close()
-            raise
-        while len(self._sessions) >= SESSIONS_MAX:
-            await self._sessions.pop(next(iter(self._sessions))).close()
-        session = self._new_session()
-        self._sessions[session] = Source(client)
         response = web.json_response({})
-        response.set_cookie(COOKIE, session, httponly=True, samesite="Strict")
+        if self._key is not None:
+            await self._show(request, token, response)
+            return response
+        if self._logins >= LOGINS_MAX:
+            raise TooManyRequestsError(f"the console has its maximum of {LOGINS_MAX} logins under way; try again later")
+        self._logins += 1
+        try:
+            client = await self._client(token.strip())
+            try:
+                await client.connect()
+            except BaseException:
+                await client.close()
+                raise
+        finally:
+            self._logins -= 1
+        await self._begin(Source(client), response)
         return response
 
     async def _logout(self, request: web.Request) -> web.Response:
-        source = self._sessions.pop(request.cookies.get(COOKIE, ""), None)
-        if source is not None:
-            await source.close()
+        await self._end(request.cookies.get(COOKIE, ""))
         response = web.json_response({})
         response.del_cookie(COOKIE)
         return response

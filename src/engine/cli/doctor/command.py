@@ -98,7 +98,7 @@ def _network(name: str, url: str, timeout: float) -> dict[str, Check]:
     given = client_options(url)
     token, tls = given.get("token"), given.get("tls")
     assert token is None or isinstance(token, str)  # the command line knows no functions
-    server = network.Server(ServiceUrl.parse(url), token, Endpoint.of(url, token, tls).tls, timeout)
+    server = network.Server(ServiceUrl.parse(url), token, Endpoint.of(url, token, tls).context, timeout)
     checks: dict[str, Check] = dict(network.address_checks(server, name))
     if name == "server":
         checks["server"] = partial(network.service, server)

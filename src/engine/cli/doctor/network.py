@@ -244,7 +244,8 @@ def asked(admin: str, context: ssl.SSLContext | None, timeout: float) -> tuple[f
 def _reasons(body: bytes, status: int) -> list[str]:
     """Of the answer to GET /ready; the HTTP status where it is not a broker's."""
     try:
-        return [f"{reason['what']}: {reason['why']}" for reason in json.loads(body)["reasons"]]
+        reasons = [f"{reason['what']}: {reason['why']}" for reason in json.loads(body)["reasons"]]
+        return reasons or ["it does not say why"]  # where there are roles
     except (ValueError, KeyError, TypeError):
         return [f"HTTP status {status}"]
 

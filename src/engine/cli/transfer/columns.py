@@ -9,71 +9,52 @@ from engine.cli.transfer.formats import ENCODERS
 from engine.cli.transfer.json_text import all_empty, json_cells
 from engine.client import MessageBatch
 from engine.client.base.schema import Schema
-from engine.client.ranges.table_columns import TableColumns
+from engine.client.ranges.table_columns import ORIGIN, TableColumns
 from engine.errors import InvalidArgumentError
 
 PLACE = ("segment", "offset")
-SEQUENCE, PRODUCER = "sequence_id", "producer"
-EXTRA = (SEQUENCE, PRODUCER)
+PRODUCER, PRODUCER_NAME = "producer", "producer_name"  # the same column
 
 
 class ExportColumns:
     """Batches of messages as record batches of `schema`.
 
-    `names`: the columns, in order; None: those of a table. Besides those of a table there are `sequence_id` and
-    `producer`. `keys`: only messages with one of these keys. Raises InvalidArgumentError for an unknown name.
+    `names`: the columns, in order; None: those of a table. `sequence_id` and `producer` are no columns of every table
+    and can be named here. `keys`: only messages with one of these keys. Raises InvalidArgumentError for an unknown
+    name.
     """
 
     def __init__(self, values: Schema[Any], names: Sequence[str] | None, keys: Sequence[bytes]) -> None:
         import pyarrow
 
         self._arrow = pyarrow
-        every = TableColumns(values, None).schema
-        known = [*every.names, *EXTRA]
+        every = TableColumns(values, None).schema.names
+        known = [*every, *(name for name in (*ORIGIN, PRODUCER) if name not in every)]
         for name in names or ():
             if name not in known:
                 raise InvalidArgumentError(f"columns must be of {', '.join(known)}; got {name!r:.80}")
-        self.names = list(every.names if names is None else names)
+        self.names = list(every if names is None else names)
         if len(set(self.names)) < len(self.names):
             raise InvalidArgumentError(f"columns must be different names, got {', '.join(self.names)}")
         self._keys = pyarrow.array(keys, pyarrow.binary()) if keys else None
-        own = [name for name in self.names if name not in EXTRA]
-        also = [name for name in (*PLACE, *(("key",) if keys else ())) if name not in own]
-        self._table = TableColumns(values, [*own, *also])
-        fields = {field.name: field for field in self._table.schema}
-        fields[SEQUENCE] = pyarrow.field(SEQUENCE, pyarrow.int64())
-        fields[PRODUCER] = pyarrow.field(PRODUCER, pyarrow.string())
-        self.schema = pyarrow.schema([fields[name] for name in self.names])
-        self._all = pyarrow.schema([*self.schema, *(fields[name] for name in also)])
+        also = [name for name in (*PLACE, *(("key",) if keys else ())) if name not in self.names]
+        # {column: the table's}; a field of the values may be called "producer", too.
+        read = {name: name for name in (*self.names, *also)}
+        if PRODUCER in read and PRODUCER not in every:
+            read[PRODUCER] = PRODUCER_NAME
+        self._read = read
+        self._table = TableColumns(values, dict.fromkeys(read.values()))
+        self._all = pyarrow.schema([self._table.schema.field(of).with_name(name) for name, of in read.items()])
+        self.schema = pyarrow.schema([self._all.field(name) for name in self.names])
 
     def record_batches(self, batch: MessageBatch[Any]) -> list[Any]:
         """Of the wanted messages; the columns `segment` and `offset` are always there, behind the others if need be."""
-        found, done = [], 0
+        found = []
         for table in self._table.record_batches(batch):
-            columns = {name: table.column(name) for name in table.schema.names}
-            if set(EXTRA) & set(self.names):
-                part = batch[done : done + table.num_rows]
-                columns |= {SEQUENCE: self._sequences(part), PRODUCER: self._producers(part)}
-            done += table.num_rows
-            one = self._arrow.RecordBatch.from_arrays([columns[name] for name in self._all.names], schema=self._all)
+            columns = [table.column(of) for of in self._read.values()]
+            one = self._arrow.RecordBatch.from_arrays(columns, schema=self._all)
             found.append(one if self._keys is None else self._chosen(one))
         return found
-
-    def _sequences(self, batch: MessageBatch[Any]) -> Any:
-        import numpy
-
-        parts = []
-        for part in batch.slices:
-            entry = part.entry
-            if entry.last_sequence - entry.first_sequence == entry.count - 1:
-                parts.append(numpy.arange(part.start, part.stop, dtype=numpy.int64) + entry.first_sequence)
-            else:
-                messages = entry.messages()[part.start : part.stop]
-                parts.append(numpy.array([message.sequence_id for message in messages], dtype=numpy.int64))
-        return self._arrow.array(numpy.concatenate(parts) if parts else [], self._arrow.int64())
-
-    def _producers(self, batch: MessageBatch[Any]) -> Any:
-        return self._arrow.array([message.producer_name for message in batch], self._arrow.string())
 
     def _chosen(self, batch: Any) -> Any:
         import pyarrow.compute

@@ -168,7 +168,10 @@ class CsvReader(Reader):
     def __init__(self, path: str, source: BinaryIO) -> None:
         self._path = path
         head, rest = _head_line(source)
-        self._names = next(csv.reader(io.StringIO(head)), [])
+        try:
+            self._names = next(csv.reader(io.StringIO(head)), [])
+        except csv.Error as e:
+            raise InvalidArgumentError(f"{path} must begin with a line of the names of its columns: {e}") from e
         if not self._names:
             raise InvalidArgumentError(f"{path} must begin with a line of the names of its columns")
         self.names = list(self._names)
