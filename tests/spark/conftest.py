@@ -16,7 +16,6 @@ import engine
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-HERE = Path(__file__).resolve().parent
 JAVA = Path(sys.prefix, "java")  # made by `make test`
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a virtual machine that lives for a minute gains nothing by more
 
@@ -24,7 +23,7 @@ BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a virtual machine that liv
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark warns of versions of pandas that it does not use here, and leaves sockets to the collector."""
     for item in items:
-        if HERE in item.path.parents:
+        if item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))

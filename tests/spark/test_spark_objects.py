@@ -55,6 +55,8 @@ def test_each_task_of_a_batch_reads_its_objects(reads: Reads, serving: Server) -
         assert frame.rdd.getNumPartitions() == 3
         found = {row.offset: bytes(row.value) for row in frame.select("offset", "value").collect()}
         assert found == dict(enumerate(WRITTEN))
+        numbered = reads("orders", "offset BIGINT, sequence_id BIGINT", objects=OBJECTS)
+        assert sorted(numbered.collect()) == [(n, n) for n in range(MESSAGES)]
         assert counter(client, "out_messages_total") == before
         assert reads("orders").count() == MESSAGES
         assert counter(client, "out_messages_total") - before == MESSAGES

@@ -88,7 +88,9 @@ def from_json(found: Json) -> Offsets:
 
 
 def full_name(topic: str) -> str:
-    """topic://tenant/namespace/name of any of the three ways to write a topic."""
+    """topic://tenant/namespace/name of any of the three ways to write a topic; persistent://… of a classic one."""
+    if topic.startswith("persistent://"):
+        return topic
     bare = topic.removeprefix("topic://")
     return f"topic://{bare}" if "/" in bare else f"topic://public/default/{bare}"
 

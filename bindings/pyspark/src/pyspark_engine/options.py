@@ -31,6 +31,7 @@ _READING = (
     "keyAligned",
     "failOnDataLoss",
     "includeHeaders",
+    "includeSequenceIds",
     "decryptionKeys",
 )
 _STREAMING = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -218,6 +219,7 @@ class ReadOptions:
     key_aligned: bool
     fail_on_data_loss: bool
     include_headers: bool
+    include_sequence_ids: bool
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_s: float
@@ -242,6 +244,7 @@ class ReadOptions:
             key_aligned=texts.flag("keyAligned", streaming),
             fail_on_data_loss=texts.flag("failOnDataLoss", True),
             include_headers=texts.flag("includeHeaders", True),
+            include_sequence_ids=texts.flag("includeSequenceIds", False),
             max_offsets_per_trigger=texts.count("maxOffsetsPerTrigger"),
             min_offsets_per_trigger=texts.count("minOffsetsPerTrigger"),
             max_trigger_delay_s=texts.seconds("maxTriggerDelay", 900.0),

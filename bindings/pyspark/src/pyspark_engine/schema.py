@@ -36,7 +36,11 @@ _COLUMNS = (
     StructField("publish_time", TimestampType(), nullable=False),
     StructField("event_time", TimestampType()),
     StructField("properties", _PROPERTIES),
+    StructField("producer_name", StringType(), nullable=False),
+    StructField("sequence_id", LongType(), nullable=False),
 )
+_HEADERS = frozenset(("properties",))
+_SEQUENCE_IDS = frozenset(("producer_name", "sequence_id"))
 NEVER_NULL = frozenset(field.name for field in _COLUMNS if not field.nullable)
 
 _JOINED = ("key", "value")  # which are made from batches at once; the others from a table of all columns
@@ -52,9 +56,10 @@ _ALLOWED: dict[str, tuple[DataType, ...]] = {
 _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 
 
-def table_schema(include_headers: bool) -> StructType:
-    """All columns; `properties` only with the headers."""
-    return StructType([f for f in _COLUMNS if include_headers or f.name != "properties"])
+def table_schema(*, include_headers: bool, include_sequence_ids: bool) -> StructType:
+    """All columns; `properties` only with the headers, the producer's name with the sequence ids."""
+    without = (frozenset() if include_headers else _HEADERS) | (frozenset() if include_sequence_ids else _SEQUENCE_IDS)
+    return StructType([f for f in _COLUMNS if f.name not in without])
 
 
 def check_schema(schema: StructType) -> None:
@@ -80,7 +85,8 @@ def _is_like(given: DataType, right: DataType) -> bool:
 def check_written(schema: StructType, topic: str | None) -> None:
     """Raise ValueError for rows that cannot be messages: a missing or unknown column, or one of another type.
 
-    What the broker decides, `segment`, `offset` and `publish_time`, may be there: rows that were read have it.
+    What broker and producer decide, `segment`, `offset`, `publish_time`, `producer_name` and `sequence_id`, may be
+    there: rows that were read have it.
 
     `topic`: the one that all rows go to; None: the column says it.
     """
@@ -103,7 +109,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def converter(schema: StructType) -> Callable[[Sequence[engine.MessageBatch]], pa.RecordBatch]:
     """What makes one record batch of batches of messages of a topic: columns, and only those that are asked for."""
     target = arrow_schema(schema)
-    joined = {field.name for field in target} <= {"topic", *_JOINED}
+    wanted = {field.name for field in target}
+    joined, numbered = wanted <= {"topic", *_JOINED}, not wanted.isdisjoint(_SEQUENCE_IDS)
     names: dict[str, Any] = {}  # the longest column of a topic's name so far: others are its beginning
 
     def name(topic: str, count: int, field: Any) -> Any:
@@ -113,7 +120,8 @@ def converter(schema: StructType) -> Callable[[Sequence[engine.MessageBatch]], p
         return found[:count]
 
     def convert(batches: Sequence[engine.MessageBatch]) -> pa.RecordBatch:
-        table = None if joined else pa.concat_tables([batch.to_arrow() for batch in batches])
+        tables = () if joined else [batch.to_arrow(include_sequence_ids=numbered) for batch in batches]
+        table = None if joined else pa.concat_tables(tables)
         count = sum(map(len, batches))
         columns = [
             name(batches[0].topic, count, field)
@@ -139,6 +147,11 @@ def _cast(column: Any, field: Any) -> Any:
     try:
         return column.cast(field.type)
     except pa.ArrowInvalid as e:
+        if pa.types.is_timestamp(field.type):
+            text = (
+                f"the column {field.name} has a time that TIMESTAMP cannot hold, about 290,000 years from now or more"
+            )
+            raise ValueError(f"{text}: leave the column out, with a schema of your own") from e
         if not pa.types.is_string(field.type):
             raise
         raise ValueError(f"a {field.name} is not UTF-8: read the column as BINARY") from e

@@ -33,7 +33,11 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns, for a query that gives no schema of its own."""
-        return table_schema(Texts(self._options, (*READ_OPTIONS, *WRITE_OPTIONS)).flag("includeHeaders", True))
+        texts = Texts(self._options, (*READ_OPTIONS, *WRITE_OPTIONS))
+        return table_schema(
+            include_headers=texts.flag("includeHeaders", True),
+            include_sequence_ids=texts.flag("includeSequenceIds", False),
+        )
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch query. Raises ValueError for wrong options and columns."""
