@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ WAITS_S, WAITED_S = AFTER_S / 2, BEFORE_S / 10  # what is sent just before the s
 PROBE_EVERY = 10  # looks at the room there is, to a message whose acknowledgement is timed
 
 Progress = list[tuple[float, int]]  # when; how many messages were acknowledged by then
-Probes = list[tuple[float, float]]  # when a message was sent; how long its acknowledgement took
+Probes = dict[float, float]  # when a message was sent: how long its acknowledgement took
 
 
 @dataclass(frozen=True)
@@ -41,28 +42,48 @@ async def split_under_load(client: Any, sample: Rows) -> Split:
     """Split the only segment of a new topic while one producer sends all it can; raises what a send raises."""
     async with new_topic(client) as topic, await client.producer(topic) as producer:
         progress: Progress = []
-        probes: Probes = []
-        async with _background(_publish(producer, sample, probes)), _background(_sample(producer, progress)):
+        probes: Probes = {}
+        enough = asyncio.Event()
+        publishing, sampling = _publish(producer, sample, probes, enough), _sample(producer, progress)
+        async with _background(publishing) as published, _background(sampling):
             await asyncio.sleep(2 * BEFORE_S)
-            began = time.monotonic()
+            # A machine with much other work may have sent no probe in the time that counts: it begins once it has.
+            while not _sent(probes, (began := time.monotonic()) - BEFORE_S, began - WAITED_S):
+                await _pass(published)
             await client.admin.split_segment(topic, 0)
             took = time.monotonic() - began
             await asyncio.sleep(AFTER_S)
+            while not _sent(probes, began, math.inf):
+                await _pass(published)
+            enough.set()
+            await published  # with the acknowledgements of all probes, those that take longest among them
         await producer.flush()
     before = [look for look in progress if began - BEFORE_S <= look[0] <= began]
     after = [look for look in progress if began <= look[0] <= began + AFTER_S]
     late = [look for look in after if look[0] >= began + AFTER_S / 2]
-    waits = [wait for sent, wait in probes if began <= sent <= began + WAITS_S]
-    usual_waits = [wait for sent, wait in probes if began - BEFORE_S <= sent < began - WAITED_S]
+    first = min(_sent(probes, began, math.inf))
+    waits = [probes[sent] for sent in _sent(probes, began, max(began + WAITS_S, math.nextafter(first, math.inf)))]
+    usual_waits = [probes[sent] for sent in _sent(probes, began - BEFORE_S, began - WAITED_S)]
     return Split(longest_pause(after), longest_pause(before), waits, usual_waits, rate(before), rate(late), took)
 
 
+async def _pass(published: asyncio.Future[Any]) -> None:
+    """Let a little time go by; raises what has ended publishing."""
+    done, _ = await asyncio.wait([published], timeout=WAITED_S)
+    for ended in done:
+        ended.result()
+
+
+def _sent(probes: Probes, since: float, until: float) -> list[float]:
+    return [sent for sent in probes if since <= sent < until]
+
+
 @contextlib.asynccontextmanager
-async def _background(work: Any) -> AsyncIterator[None]:
+async def _background(work: Any) -> AsyncIterator[asyncio.Future[Any]]:
     """Beside the block, ended with it. What it raises is raised at the end of the block."""
     task = asyncio.ensure_future(work)
     try:
-        yield
+        yield task
         if task.done():
             task.result()
     finally:
@@ -71,8 +92,8 @@ async def _background(work: Any) -> AsyncIterator[None]:
             await task
 
 
-async def _publish(producer: Any, sample: Rows, probes: Probes) -> None:
-    """All it can, until cancelled; some of it is timed."""
+async def _publish(producer: Any, sample: Rows, probes: Probes, enough: asyncio.Event) -> None:
+    """All it can, until it is enough; some of it is timed."""
     send = producer.send_nowait
     async with asyncio.TaskGroup() as tasks:
         for i, (key, value) in enumerate(cycle(sample)):
@@ -80,14 +101,17 @@ async def _publish(producer: Any, sample: Rows, probes: Probes) -> None:
             if not i % ROOM_EVERY:
                 await producer.writable()
                 await asyncio.sleep(0)
+                if enough.is_set():
+                    break
             if not i % (ROOM_EVERY * PROBE_EVERY):
                 tasks.create_task(_probe(producer, key, value, probes))
 
 
 async def _probe(producer: Any, key: bytes, value: bytes, probes: Probes) -> None:
     sent = time.monotonic()
+    probes[sent] = math.inf
     await producer.send(value, key=key)
-    probes.append((sent, time.monotonic() - sent))
+    probes[sent] = time.monotonic() - sent
 
 
 async def _sample(producer: Any, progress: Progress) -> None:
@@ -116,6 +140,8 @@ def _steps(progress: Progress) -> Iterable[tuple[float, int]]:
 
 
 def rate(progress: Progress) -> float:
-    """Messages per second, from the first look to the last."""
+    """Messages per second, from the first look to the last; 0 where nothing was looked at."""
+    if not progress:
+        return 0.0
     (start, first), (end, last) = progress[0], progress[-1]
     return (last - first) / max(end - start, 1e-9)

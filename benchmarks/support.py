@@ -92,3 +92,7 @@ def percentile(values: list[float], share: float) -> float:
     """The value at `share` (0 to 1) of all, by nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+if __name__ == "__main__":
+    touch_free_memory()  # before `make bench`: asv begins a process for each benchmark, which all share it

@@ -42,15 +42,20 @@ async def _send(client: Any, producer: Any, group: Rows, transactional: bool) ->
 async def group_seconds(client: Any, topic: str, sample: Rows, at_once: int, transactional: bool) -> float:
     """Seconds for all groups, `at_once` of them on their way at any time."""
     async with await client.producer(topic) as producer:
-        groups = groups_of(sample)
-
-        async def one_by_one() -> None:
-            for group in groups:
-                await _send(client, producer, group, transactional)
-
         started = time.perf_counter()
-        await asyncio.gather(*(one_by_one() for _ in range(at_once)))
+        await send_groups(client, producer, sample, at_once, transactional)
         return time.perf_counter() - started
+
+
+async def send_groups(client: Any, producer: Any, sample: Rows, at_once: int, transactional: bool) -> None:
+    """Send all groups, `at_once` of them on their way at any time."""
+    groups = groups_of(sample)
+
+    async def one_by_one() -> None:
+        for group in groups:
+            await _send(client, producer, group, transactional)
+
+    await asyncio.gather(*(one_by_one() for _ in range(at_once)))
 
 
 async def group_rate(client: Any, sample: Rows, at_once: int, transactional: bool) -> float:
