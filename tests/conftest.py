@@ -13,8 +13,9 @@ import inspect
 import os
 import random
 import shutil
+import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # The plugin of this package has pytest rewrite the assertions of all its modules, which are loaded when they are
     # used, on any thread: CPython's parser may fail then (its count of the recursion is shared by all threads).
     config.pluginmanager.rewrite_hook._must_rewrite.discard("engine")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that has started this in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that tests interrupt inherit which it is
     if in_memory() and config.getoption("basetemp") is None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if is_fuzz(config) and config.getoption("--hypothesis-seed") is None:
@@ -82,9 +85,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank_of(item.nodeid))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests and what they import all stay: each worker would look for garbage among them for a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
-    """Thousands of tests and what they import stay: no collection looks at them again."""
-    gc.collect()
+    """No later collection looks at them either."""
     gc.freeze()
 
 

@@ -272,9 +272,13 @@ class DecryptionError(EngineError):
     """An entry cannot be opened with the keys at hand. Nothing is lost: with the right key it can be read.
 
     This class itself: it was encrypted, or sent in chunks, by a client of Apache Pulsar, and only these can read it.
+    Then it has also `segment_id` and `offsets`, the first and last of the entry, and, of a consumer, `topic`.
     """
 
     code = 50
+    topic: str | None = None
+    segment_id: int | None = None
+    offsets: tuple[int, int] | None = None
 
 
 class MissingKeyError(DecryptionError):

@@ -203,6 +203,27 @@ def test_object_is_refused_where_there_is_no_store() -> None:
     simulate(1, scenario, shared=True)
 
 
+def test_what_is_acknowledged_costs_no_write_of_metadata_and_no_sync() -> None:
+    async def body(cluster: SimCluster) -> None:
+        producer = await cluster.client("p").producer(str(TOPIC))
+        await producer.send(b"opens the segment")
+        (hosted,) = cluster.brokers["b1"].broker.segments
+
+        async def counts() -> tuple[dict[str, int], int, int]:
+            found = await cluster.metadata.list("", "\U0010ffff")
+            versions = {each.key: each.stat.version for each in found if not each.key.startswith(keys.BROKERS)}
+            counters = hosted.segment._commit.counters
+            return versions, counters.syncs, counters.commits
+
+        versions, syncs, commits = await counts()
+        for number in range(50):
+            await producer.send(b"%d" % number)
+        assert await counts() == (versions, syncs, commits + 50)
+        await producer.close()
+
+    run(body)
+
+
 def test_requests_are_counted_by_kind() -> None:
     async def body(cluster: SimCluster) -> None:
         await send(cluster, range(10))

@@ -46,3 +46,13 @@ class Progress:
         if self.count < count:
             async with asyncio.timeout(PROGRESS_S_MAX):
                 await reached.wait()
+
+
+def heard_by(*listeners: Progress) -> Callable[[str], None]:
+    """The `out` of a history that several of them count in."""
+
+    def heard(line: str) -> None:
+        for listener in listeners:
+            listener.heard(line)
+
+    return heard

@@ -13,7 +13,7 @@ from engine.client.client import AsyncClient
 from engine.testing.history import History
 from engine.testing.members import StreamMember
 from engine.testing.workload import Sender, read_all
-from tests.chaos.progress import Progress, acknowledged
+from tests.chaos.progress import Progress, acknowledged, heard_by
 from tests.chaos.server import Server
 from tests.chaos.test_kill_loop import ACKNOWLEDGED_MIN, ENDING_S_MAX, IDLE_S, judge
 
@@ -42,12 +42,8 @@ class Sharing:
     def __init__(self, data: Path, seed: int) -> None:
         self.rng = random.Random(seed)
         self.sent, self.sharing = Progress(acknowledged), Progress(FirstShares())
-        self.history = History(asyncio.get_running_loop().time, self._heard)
+        self.history = History(asyncio.get_running_loop().time, heard_by(self.sent, self.sharing))
         self.server = Server(data)
-
-    def _heard(self, line: str) -> None:
-        self.sent.heard(line)
-        self.sharing.heard(line)
 
     def _own(self) -> random.Random:
         return random.Random(self.rng.random())

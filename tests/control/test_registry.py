@@ -328,6 +328,9 @@ async def test_closing_lets_consumers_know_and_others_lead() -> None:
     class Channel:
         role = ""
 
+        def denial(self, reason: str) -> Any:
+            raise AssertionError("it has no role")
+
         def push_assignment(self, assignment: Any) -> None:
             raise AssertionError("nothing changes")
 

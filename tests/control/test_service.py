@@ -20,6 +20,7 @@ from engine.errors import (
 )
 from engine.metadata import keys
 from engine.model.layout import SegmentLayout
+from engine.model.names import TopicName
 from engine.model.policies import NamespacePolicies
 from engine.model.reshape import split_segment
 from engine.model.subscriptions import InitialPosition, SubscriptionKind, SubscriptionState
@@ -210,6 +211,19 @@ async def test_semantics_29_a_checkpoint_group_has_no_subscription_and_no_cursor
     for name in ("one", "two"):
         await service.unregister_consumer("orders", "sub", name, instance=name)
     assert await subscribe(service, "three") == [0, 1]
+    await service.close()
+
+
+@virtual
+async def test_checkpoint_groups_without_members_are_forgotten(brokers: Brokers, service: ScalableTopicService) -> None:
+    await service.create_topic("orders", segments=2)
+    for group in ("a", "b", "c"):
+        await service.register_consumer("orders", group, "c", instance="c", channel=Channel(), kind="checkpoint")
+        if group != "a":
+            await service.unregister_consumer("orders", group, "c", instance="c")
+    controller = service._controllers.get(TopicName.parse("orders"))
+    assert controller is not None
+    assert list(controller._coordinators) == ["a", "c"]
     await service.close()
 
 

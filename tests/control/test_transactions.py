@@ -13,6 +13,8 @@ from engine.errors import (
     TransactionNotFoundError,
 )
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
+from engine.metadata import keys
+from engine.metadata.store import ABSENT
 from engine.model.transactions import (
     partition_of,
 )
@@ -150,6 +152,23 @@ async def test_a_name_whose_transaction_was_aborted_begins_anew(world: World) ->
     await world.sweep(world.coordinator())  # forgets the first, and not what its name means now
     await world.coordinator().end(second.number, ABORTED)
     assert (await world.coordinator().get(second.number)).header.name == "batch-7"
+
+
+async def test_a_name_of_a_release_in_which_all_roles_shared_them_is_its_roles(world: World) -> None:
+    """As to 0.1.0a6: a job that is run again behind an upgrade finds its commit. In the end nothing of it is left."""
+    coordinator = world.coordinator()
+    before = await coordinator.begin(60, "nightly", "ann")
+    await world.store.delete(keys.transaction_name("nightly", "ann"))
+    await world.store.put(keys.transaction_name("nightly", None), before.id.encode(), ABSENT)
+    assert (await coordinator.begin(60, "nightly", "ann")).number == before.number
+    assert (await coordinator.begin(60, "nightly", "bob")).number != before.number
+    await coordinator.end(before.number, COMMITTED)
+    assert (await coordinator.begin(60, "nightly", "ann")).header.state is COMMITTED
+    world.clock.advance(8 * 24 * 3600)
+    await world.sweep(coordinator)  # aborts bob's
+    await world.sweep(coordinator)
+    assert await world.store.get(keys.transaction_name("nightly", None)) is None
+    assert (await coordinator.begin(60, "nightly", "ann")).number != before.number
 
 
 async def test_many_who_begin_one_name_at_once_get_one_transaction(world: World) -> None:

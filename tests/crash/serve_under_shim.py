@@ -1,4 +1,4 @@
-"""`engine serve` under the shim, which is armed by lines on the standard input: "n action error kinds".
+"""`engine serve` under the shim, which is armed by lines on the standard input: "n action error kinds part".
 
 usage: LD_PRELOAD=shim.so python -m tests.crash.serve_under_shim shim.so, and what `engine serve` takes
 """
@@ -15,7 +15,9 @@ from engine.cli.main import main
 def obey(shim: ctypes.CDLL) -> None:
     """Arm the shim as each line says, and say so."""
     for line in sys.stdin:
-        shim.shim_arm(*map(int, line.split()))
+        *numbers, part = line.split(" ")
+        shim.shim_in(part.strip().encode())
+        shim.shim_arm(*map(int, numbers))
         print("armed", flush=True)
 
 

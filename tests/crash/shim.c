@@ -4,7 +4,8 @@
  *   1 kill before the call     2 kill after the call      3 write the first half of the bytes, then kill
  *   4 fail with `error` once   5 fail with `error` from then on, until shim_arm(0, ...)
  *   6 write the first half and say so (a short write)     7 the same, then fail with `error` at the next call
- * `kinds` is a mask of the calls that count: 1 writes, 2 syncs, 4 the rest.
+ * `kinds` is a mask of the calls that count: 1 writes, 2 syncs, 4 the rest. After shim_in(part), those writes and syncs
+ * alone count whose file's path has this part: what a program does beside, at times of its own, takes no failure.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,6 +14,8 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -33,9 +36,23 @@ void shim_arm(int n, int what, int error, int kinds) {
 
 int shim_count(void) { return counter; }
 
-/* The action that this call meets, 0 for none. */
-static int meets(int kind) {
-    if (!armed || !(kind & mask)) return 0;
+static char within[64];
+
+void shim_in(const char *part) { snprintf(within, sizeof within, "%s", part); }
+
+static int is_within(int fd) {
+    if (!within[0]) return 1;
+    char link[32], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n < 0) return 0;
+    path[n] = 0;
+    return strstr(path, within) != NULL;
+}
+
+/* The action that this call meets, 0 for none; `fd` is -1 for a call that has only a path. */
+static int meets(int kind, int fd) {
+    if (!armed || !(kind & mask) || (fd >= 0 && !is_within(fd))) return 0;
     int n = ++counter;
     if (n == at) return action;
     if (action == 5 && n > at) return 5;
@@ -50,8 +67,8 @@ static void die(void) {
 
 #define REAL(type, name) static type (*real)(); if (!real) real = (type (*)())dlsym(RTLD_NEXT, name)
 
-#define SIMPLE(kind, call)                                   \
-    int what = meets(kind);                                  \
+#define SIMPLE(kind, fd, call)                               \
+    int what = meets(kind, fd);                              \
     if (what == 1 || what == 3) die();                       \
     if (what == 4 || what == 5) { errno = error_number; return -1; } \
     int result = (call);                                     \
@@ -74,7 +91,7 @@ static ssize_t write_half(int fd, const struct iovec *parts, int count, off_t po
 typedef ssize_t Finish(int, const struct iovec *, int, off_t);
 
 static ssize_t on_write(int fd, const struct iovec *parts, int count, off_t position, Finish *finish) {
-    int what = meets(WRITES);
+    int what = meets(WRITES, fd);
     ssize_t size = 0;
     for (int i = 0; i < count; i++) size += parts[i].iov_len;
     if (what == 1) die();
@@ -117,19 +134,19 @@ ssize_t pwritev64v2(int fd, const struct iovec *p, int n, off_t at_, int flags) 
     return pwritev2(fd, p, n, at_, flags);
 }
 
-int fdatasync(int fd) { REAL(int, "fdatasync"); SIMPLE(SYNCS, real(fd)); }
-int fsync(int fd) { REAL(int, "fsync"); SIMPLE(SYNCS, real(fd)); }
-int ftruncate(int fd, off_t size) { REAL(int, "ftruncate"); SIMPLE(OTHERS, real(fd, size)); }
-int ftruncate64(int fd, off_t size) { REAL(int, "ftruncate64"); SIMPLE(OTHERS, real(fd, size)); }
-int rename(const char *from, const char *to) { REAL(int, "rename"); SIMPLE(OTHERS, real(from, to)); }
-int unlink(const char *path) { REAL(int, "unlink"); SIMPLE(OTHERS, real(path)); }
-int rmdir(const char *path) { REAL(int, "rmdir"); SIMPLE(OTHERS, real(path)); }
-int mkdir(const char *path, mode_t mode) { REAL(int, "mkdir"); SIMPLE(OTHERS, real(path, mode)); }
+int fdatasync(int fd) { REAL(int, "fdatasync"); SIMPLE(SYNCS, fd, real(fd)); }
+int fsync(int fd) { REAL(int, "fsync"); SIMPLE(SYNCS, fd, real(fd)); }
+int ftruncate(int fd, off_t size) { REAL(int, "ftruncate"); SIMPLE(OTHERS, fd, real(fd, size)); }
+int ftruncate64(int fd, off_t size) { REAL(int, "ftruncate64"); SIMPLE(OTHERS, fd, real(fd, size)); }
+int rename(const char *from, const char *to) { REAL(int, "rename"); SIMPLE(OTHERS, -1, real(from, to)); }
+int unlink(const char *path) { REAL(int, "unlink"); SIMPLE(OTHERS, -1, real(path)); }
+int rmdir(const char *path) { REAL(int, "rmdir"); SIMPLE(OTHERS, -1, real(path)); }
+int mkdir(const char *path, mode_t mode) { REAL(int, "mkdir"); SIMPLE(OTHERS, -1, real(path, mode)); }
 
 static int shim_open(const char *path, int flags, mode_t mode) {
     REAL(int, "open64");
     if (!(flags & O_CREAT)) return real(path, flags, mode);
-    SIMPLE(OTHERS, real(path, flags, mode));
+    SIMPLE(OTHERS, -1, real(path, flags, mode));
 }
 
 #define OPEN(name)                                   \

@@ -20,6 +20,7 @@ from tests.kit.programs import environment, program
 READY = re.compile(r"on (engine://\S+), admin on (http://\S+)")
 FAIL_ONCE, FAIL_FROM = 4, 5
 WRITES, SYNCS = 1, 2
+LOGS, METADATA = ".log", "/metadata.db"  # not its mark, which is synced later
 
 
 class Served:
@@ -48,11 +49,11 @@ class Served:
             e.close()
             return e.code
 
-    def arm(self, action: int, error: int, kinds: int, n: int = 1) -> None:
-        """From the n-th call of these kinds on, or only that one."""
+    def arm(self, action: int, error: int, kinds: int, within: str = "", n: int = 1) -> None:
+        """From the n-th call of these kinds on, or only that one; of files whose path has the part `within`."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(f"{n} {action} {error} {kinds}\n")
+        self.process.stdin.write(f"{n} {action} {error} {kinds} {within}\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "armed\n"
 
@@ -150,7 +151,7 @@ def test_a_failed_sync_of_the_metadata_is_said_and_mended_by_a_restart(serve: Ca
             first, second = consumer.receive(timeout=20), consumer.receive(timeout=20)
             consumer.acknowledge_cumulative(first)
             assert server.health() == 200
-            server.arm(FAIL_ONCE, errno.EIO, SYNCS)
+            server.arm(FAIL_ONCE, errno.EIO, SYNCS, METADATA)
             with pytest.raises(engine.EngineError):
                 consumer.acknowledge_cumulative(second)
             assert server.health() == 503, "the health check must report it"
@@ -168,7 +169,7 @@ def test_one_failed_sync_fails_one_send(serve: Callable[[], Served]) -> None:
     server = serve()
     with Client(server.url) as client, client.producer("orders") as producer:
         producer.send(b"0")
-        server.arm(FAIL_ONCE, errno.EIO, SYNCS)
+        server.arm(FAIL_ONCE, errno.EIO, SYNCS, LOGS)
         with pytest.raises(engine.UnknownOutcomeError, match="sync failed"):
             producer.send(b"1")
         producer.send(b"2")

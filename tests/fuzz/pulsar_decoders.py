@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 import zlib
 from typing import Any
 
@@ -15,16 +16,17 @@ from engine._native.format.entry import Entry, compress, walk
 from engine._native.pulsar.delivered import frame_of, key_hashes, schema_versions
 from engine._native.pulsar.foreign import foreign_entry
 from engine._native.pulsar.published import entries_of
+from engine._native.pulsar.sends import plain_send
 from engine._native.serve.log import entries as claims_of
 from engine.errors import ProtocolError
 from engine.migration.pulsar.connection import Service
 from engine.migration.pulsar.reading import Source
 from engine.model.compression import compressor, decompressor
-from engine.model.schema import DEFINED, SchemaType, TopicSchema
+from engine.model.schema import DEFINED, Pair, SchemaType, TopicSchema
 from engine.pulsar.chunks import Chunks
-from engine.pulsar.messages import FIELDS, Command, MessageMetadata, command
-from engine.pulsar.payloads import published
-from engine.pulsar.schemas import TYPES
+from engine.pulsar.messages import FIELDS, Command, MessageMetadata, Schema, command
+from engine.pulsar.payloads import WHOLE, content_of, plain_published, published
+from engine.pulsar.schemas import TYPES, definition_of, spelled
 from tests.model.test_protobuf import file_of
 from tests.pulsar.opaque import KEYS, chunk_of, metadata_of
 from tests.reference.pulsar_reference import PulsarMessage, batch_of, payload_of
@@ -142,7 +144,33 @@ def schema_seeds() -> list[bytes]:
     record = b'{"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "int"], "default": null}]}'
     said = {kind: record if kind in DEFINED else b"" for kind in TYPES.values()}
     said[SchemaType.PROTOBUF] = _protobuf(_ORDERS[0]).encode()
+    said[SchemaType.PAIR] = definition_of(_pair_schema(record)).encode()
     return [bytes([number]) + said[kind] for number, kind in enumerate(sorted(TYPES.values()))]
+
+
+def _pair_schema(record: bytes) -> Any:
+    """Of a number and a record, as a client declares it."""
+    said = {"kv.encoding.type": "SEPARATED", "key.schema.type": "INT32", "value.schema.type": "AVRO"}
+    data = bytes(4) + len(record).to_bytes(4, "big") + record
+    return Schema(type=15, data=data, properties=[{"key": key, "value": value} for key, value in said.items()])
+
+
+def pair(data: bytes) -> object:
+    """A client's Schema of pairs: what is taken is given back as it is understood, and read again."""
+    try:
+        schema = Schema.FromString(data)
+    except DecodeError as e:
+        raise ProtocolError(str(e)) from e
+    schema.type = 15
+    definition = definition_of(schema)
+    again = Schema(type=15, **spelled(Pair.parse(definition)))
+    assert definition_of(again) == definition
+    return TopicSchema(SchemaType.PAIR, definition)
+
+
+def pair_seeds() -> list[bytes]:
+    record = b'{"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}'
+    return [_pair_schema(record).SerializeToString(), Schema(data=b"\xff" * 8).SerializeToString()]
 
 
 def _protobuf(files: bytes) -> str:
@@ -163,6 +191,33 @@ def protobuf_seeds() -> list[bytes]:
 def command_of(name: str, **fields: object) -> Any:
     """A command, as it is read."""
     return getattr(Command.FromString(command(name, **fields)), name)
+
+
+def send(data: bytes) -> object:
+    """The frame of a SEND: of a plain batch it says what the general way does."""
+    found = plain_send(memoryview(data))
+    if found is None:
+        return None
+    producer, sequence, highest, first, count, payload, batch = found
+    said = Command.FromString(data[8 : len(data) - len(payload)]).send
+    assert (producer, sequence, highest) == (said.producer, said.sequence, max(said.sequence, said.highest_sequence))
+    metadata, content, messages = content_of(payload)
+    assert (first, count, bytes(batch)) == (metadata.sequence, messages, bytes(content))
+    return len(plain_published(batch, count, first, b"p", -1, WHOLE).entries)
+
+
+def send_seeds() -> list[bytes]:
+    frames = []
+    for payload in (payload_of(_MESSAGES), payload_of(_MESSAGES, sequence=9), payload_of(_MESSAGES, alone=True)):
+        head = command("send", producer=1, sequence=9, count=3, highest_sequence=11)
+        frames.append(struct.pack(">II", 4 + len(head) + len(payload), len(head)) + head + payload)
+    return frames
+
+
+def resummed_send(data: bytes) -> bytes:
+    """With the checksum of what is there, where it looks as if it had one."""
+    at = 8 + int.from_bytes(data[4:8], "big")
+    return data[:at] + summed(data[at:])
 
 
 def summed(data: bytes) -> bytes:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import random
 import tempfile
@@ -17,9 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jwt
 import msgpack
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from pyroaring import BitMap64
 
 from engine._native.consume.batch import MessageBatch, decode_block
@@ -30,7 +27,6 @@ from engine._native.format.entry import verify, walk
 from engine._native.serve import log
 from engine._native.serve.undecided import runs_of
 from engine.broker.cluster.segment_calls import unpack_args, unpack_spec
-from engine.broker.rights.web_tokens import WebTokens
 from engine.broker.upkeep.offline import read_log
 from engine.client.base.encryption import Decryptor, Encryptor
 from engine.client.topic.layout import TopicLayout
@@ -44,6 +40,7 @@ from engine.errors import (
     InvalidConfigurationError,
     MissingKeyError,
     ProtocolError,
+    UnsupportedError,
 )
 from engine.metadata.wal import find_damage
 from engine.model.autoscale import AutoScalePolicyOverride
@@ -66,7 +63,7 @@ from engine.storage.file.recovery import recover
 from engine.testing.disk import SimDisk
 from engine.testing.maps import packed
 from engine.wire.commands import Command, ScalableTopicUpdate, decode
-from tests.fuzz import certificate_seeds, pulsar_decoders
+from tests.fuzz import certificate_seeds, import_decoders, pulsar_decoders, stored_decoders, token_seeds
 from tests.fuzz.frame_decoders import cut, frame_seeds, frames, greet
 from tests.kit.key_pairs import x25519_pair
 from tests.reference.entry_reference import PlainMessage, Stamp, encode, sealed
@@ -75,6 +72,7 @@ from tests.reference.hostile_entries import FORMS
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 STAMP = Stamp(segment_id=3, first_offset=100, publish_time_ms=1_700_000_000_000, term=2, durable_upto=90, salt=77)
 SALT = 77
+PAIR_ERRORS = (InvalidArgumentError, ProtocolError, UnsupportedError)
 
 
 @dataclass(frozen=True)
@@ -322,51 +320,6 @@ def mapping(of: Callable[[Any], object]) -> Callable[[bytes], object]:
     return decode
 
 
-_SECRET = b"0123456789abcdef0123456789abcdef"
-
-
-@cache
-def verifier() -> WebTokens:
-    """Of a symmetric key and two public ones: what signs for one must not pass for another."""
-    keys = [private.public_key() for private in (ec.derive_private_key(7, ec.SECP256R1()), ed25519_key())]
-    names = ("ES256", "EdDSA")
-    entries = [jwt.get_algorithm_by_name(n).to_jwk(k, as_dict=True) for n, k in zip(names, keys, strict=True)]
-    entries.append({"kty": "oct", "k": base64.urlsafe_b64encode(_SECRET).decode().rstrip("=")})
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "keys"
-        path.write_text(json.dumps({"keys": entries}))
-        return WebTokens(str(path), "engine", "sub")
-
-
-def ed25519_key() -> ed25519.Ed25519PrivateKey:
-    return ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
-
-
-def token(data: bytes) -> object:
-    """Whatever is believed says what one of the seeds says: no mutant has a signature of its own."""
-    claims = verifier().verify(data.decode(errors="replace"))
-    assert (claims.role, claims.expires) == ("ann", _EXPIRES)
-    return claims
-
-
-_EXPIRES = 2.0**33
-
-
-@cache
-def token_seeds() -> list[bytes]:
-    """Signed with each key; expired, too early, for another audience; and by no algorithm or with a public key."""
-    claims = {"sub": "ann", "aud": "engine", "exp": int(_EXPIRES)}
-    signers: dict[str, Any] = {
-        "HS256": _SECRET, "ES256": ec.derive_private_key(7, ec.SECP256R1()), "EdDSA": ed25519_key()
-    }  # fmt: skip
-    found = [jwt.encode(claims, key, name) for name, key in signers.items()]
-    changes: list[dict[str, Any]] = [{"exp": 1}, {"nbf": 2**34}, {"aud": "other"}, {"sub": "a/b"}, {"exp": None}]
-    found += [jwt.encode({**claims, "sub": "eve", **more}, _SECRET, "HS256") for more in changes]
-    found.append(jwt.encode({**claims, "sub": "eve"}, None, "none"))
-    found.append(jwt.encode({**claims, "sub": "eve"}, b"x" * 32, "HS256"))
-    return [text.encode() for text in found]
-
-
 def position_seeds() -> list[bytes]:
     place = Checkpoint({0: 7, 3: 2**40}, epoch=4, topic="topic://public/default/t", topic_created_ms=9)
     return [place.to_bytes(), Checkpoint.earliest().to_bytes(), MessageId(3, 5, {0: 1, 3: 6}, "t").to_bytes()]
@@ -422,12 +375,15 @@ def _targets() -> list[Target]:
         Target("entry-taken", taken, entry_seeds, (), reseal_entry),
         Target("entry-runs", runs_of, entry_seeds, (CorruptionError, InvalidArgumentError), reseal_entry),
         Target("entry-decrypted", decrypted, encrypted_seeds, (CorruptionError, DecryptionError), reseal_entry),
-        Target("token", token, token_seeds, (AuthenticationError,)),
+        Target("token", token_seeds.by_set, token_seeds.seeds, (AuthenticationError,)),
+        Target("token-pem", token_seeds.by_pem, token_seeds.seeds, (AuthenticationError,)),
+        Target("token-keys", token_seeds.keys, token_seeds.key_files, (InvalidConfigurationError,)),
         Target("certificate", certificate_seeds.shown, certificate_seeds.seeds, ()),
         Target("authorities", certificate_seeds.authorities, certificate_seeds.pems, (InvalidConfigurationError,)),
         Target("entry-published", published, entry_seeds, (EngineError,), sealed_unstamped),
         Target("pulsar-batch", pulsar_decoders.batch, pulsar_decoders.batch_seeds),
         Target("pulsar-payload", pulsar_decoders.payload, pulsar_decoders.payload_seeds, reseal=pulsar_decoders.summed),
+        Target("pulsar-send", pulsar_decoders.send, pulsar_decoders.send_seeds, reseal=pulsar_decoders.resummed_send),
         Target(
             "pulsar-dealt",
             pulsar_decoders.dealt,
@@ -439,6 +395,7 @@ def _targets() -> list[Target]:
             "pulsar-migrated", pulsar_decoders.migrated, pulsar_decoders.migrated_seeds, reseal=pulsar_decoders.resummed
         ),
         Target("pulsar-schema", pulsar_decoders.schema, pulsar_decoders.schema_seeds),
+        Target("pulsar-pair", pulsar_decoders.pair, pulsar_decoders.pair_seeds, PAIR_ERRORS),
         Target("pulsar-protobuf", pulsar_decoders.protobuf, pulsar_decoders.protobuf_seeds),
         Target("pulsar-command", pulsar_decoders.commands, pulsar_decoders.command_seeds, (ProtocolError,)),
         Target("log-opening", lambda d: Opening.unpack(d, "x"), lambda: opening, (EngineError,), crc_behind(0)),
@@ -461,8 +418,41 @@ def _targets() -> list[Target]:
         Target("transaction-id", text(parse_id), lambda: [b"0123456789abcdef"]),
         Target("schema", mapping(TopicSchema.of), schema_seeds),
         Target("auto-scale", mapping(AutoScalePolicyOverride.of_json), record_seeds),
+        *_stored(),
+        *_imported(),
         *records,
     ]
+
+
+def _stored() -> list[Target]:
+    """Of object stores, backups, and metadata stores that others reach."""
+    of = stored_decoders
+    damaged = (CorruptionError, UnsupportedError)
+    return [
+        Target("object-log", of.wal_object, of.wal_object_seeds, damaged, of.reseal_object),
+        Target("backup-manifest", of.manifest, of.manifest_seeds, damaged, of.reseal_manifest),
+        Target("metadata-requests", of.metadata_requests, of.request_seeds, (ProtocolError,)),
+        Target("metadata-answers", of.metadata_answers, of.answer_seeds, (ProtocolError,)),
+        Target("etcd-record", of.etcd_record, of.etcd_seeds, (CorruptionError,)),
+    ]
+
+
+def _imported() -> list[Target]:
+    of = import_decoders
+    refused = (InvalidArgumentError,)
+    return [
+        Target("import-csv", of.csv, of.csv_seeds, refused),
+        Target("import-json", of.json_lines, of.json_seeds, refused),
+        Target("import-parquet", parquet, of.parquet_seeds, refused),
+        Target("import-arrow", of.arrow, of.arrow_seeds, refused),
+        Target("import-lines", of.piped, of.piped_seeds, refused),
+    ]
+
+
+def parquet(data: bytes) -> int:
+    """In a file of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        return import_decoders.parquet(data, Path(folder) / "0.parquet")
 
 
 def schema_seeds() -> list[bytes]:

@@ -7,11 +7,14 @@ import random
 import subprocess
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from engine.errors import AuthenticationError
 from engine.limits import ENTRY_SIZE_MAX
+from tests.fuzz import token_seeds
 from tests.fuzz.mutation import mutant
 from tests.fuzz.targets import Target, targets
 from tests.kit.programs import environment, program
@@ -61,6 +64,17 @@ def test_good_images_are_read(name: str) -> None:
         except target.errors:
             pass
     assert read
+
+
+@pytest.mark.parametrize(("verify", "first"), [(token_seeds.by_set, 0), (token_seeds.by_pem, 1)])
+def test_a_token_of_each_algorithm_is_read(verify: Callable[[bytes], object], first: int) -> None:
+    """HS256 by a JWKS alone; RS256, ES256 and EdDSA by PEM as well. What follows is not believed."""
+    found = list(token_seeds.seeds())
+    for seed in found[first:4]:
+        verify(seed)
+    for seed in found[4:]:
+        with pytest.raises(AuthenticationError):
+            verify(seed)
 
 
 @pytest.mark.parametrize("name", NAMES)

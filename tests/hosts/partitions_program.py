@@ -43,8 +43,8 @@ async def send(client: AsyncClient, history: History, numbers: range) -> None:
             call = history.invoke("writer", "send", value=value.decode(), key=key, topic=TOPIC)
             try:
                 place = await producer.send(value, key=key)
-            except EngineError:
-                call.info()
+            except EngineError as e:
+                call.info(e)
             else:
                 call.ok(segment=place.segment_id, offset=place.offset)
 

@@ -21,7 +21,7 @@ from engine.control.base.ports import (
 )
 from engine.control.base.topic_records import INDEX_TOPICS, index_key
 from engine.control.service import ScalableTopicService
-from engine.errors import EngineError, FencedError
+from engine.errors import AuthorizationError, EngineError, FencedError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import Stat
@@ -203,6 +203,9 @@ class Channel:
         self.role = role
         self.pushed: list[ConsumerAssignment] = []
         self.closed: list[EngineError] = []
+
+    def denial(self, reason: str) -> EngineError:
+        return AuthorizationError(reason)
 
     def push_assignment(self, assignment: ConsumerAssignment) -> None:
         assert not self.closed

@@ -135,6 +135,11 @@ class Peer:
         self.stream.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         self.stream.pause_reading()
 
+    def resume_reading(self) -> None:
+        """Read again, with room for much: a small one closes its window again and again, until a timer opens it."""
+        self.stream.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.stream.resume_reading()
+
     @classmethod
     async def end_all(cls) -> None:
         """End every connection of the test that is still there."""

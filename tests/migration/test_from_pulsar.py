@@ -30,6 +30,7 @@ from engine.migration.pulsar.places import Mark, Place
 from engine.migration.pulsar.reading import Source
 from engine.migration.topics import _schemas, declare
 from engine.model.positions import Checkpoint
+from engine.model.schema import Pair, SchemaType, TopicSchema
 from engine.pulsar.schemas import VERSION_PROPERTY
 from tests.chaos.server import Server
 from tests.kit.programs import environment, program
@@ -198,6 +199,17 @@ def declare_all(served: engine.Engine, definitions: list[str]) -> None:
         served.admin.create_topic(TOPIC)
     for definition in definitions:
         served._portal.run(declare(served._client, TOPIC, {"type": "plain-avro", "definition": definition}))
+
+
+def test_a_schema_of_pairs_comes_over(old: engine.Engine, new: engine.Engine):
+    pair = Pair(True, None, TopicSchema(SchemaType.PLAIN_AVRO, avro("a")))
+    said = {"type": "pair", "definition": pair.to_text()}
+    old.admin.create_topic(TOPIC)
+    old._portal.run(declare(old._client, TOPIC, said))
+    fill(service_url(old), TOPIC, range(20))
+    engine.migrate_from_pulsar(service_url(old), new, TOPIC, verify=True)
+    assert schemas_of(new, TOPIC) == [said]
+    assert copied(new, TOPIC, 20) == copied(old, TOPIC, 20)
 
 
 async def versions_in(client: Any, topic: str, count: int) -> list[set[str | None]]:

@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import CorruptionError, InvalidArgumentError, SchemaError
 from engine.limits import SCHEMA_SIZE_MAX, SCHEMA_VERSIONS_MAX
-from engine.model.schema import SchemaHistory, SchemaType, TopicSchema, canonical
+from engine.model.schema import Pair, SchemaHistory, SchemaType, TopicSchema, canonical
 
 
 def record(*fields: dict[str, object], kind: SchemaType = SchemaType.JSON) -> TopicSchema:
@@ -86,6 +86,27 @@ def test_versions_are_bounded() -> None:
         history.declared(record(NUMBER), producer=True)
 
 
+def pair(separated: bool = True, key: TopicSchema | None = None, value: TopicSchema | None = None) -> TopicSchema:
+    return TopicSchema(SchemaType.PAIR, Pair(separated, key, value).to_text())
+
+
+def test_pairs_are_compared_part_by_part() -> None:
+    text, form, wider = TopicSchema(SchemaType.STRING), record(NUMBER), record(NUMBER, NOTE)
+    assert pair(key=text, value=wider).why_unreadable(pair(key=text, value=form)) is None
+    assert pair().why_unreadable(pair()) is None
+    for reader, writer, why in (
+        (pair(True), pair(False), "the message's key"),
+        (pair(key=text), pair(key=None), "of the key: one is bytes"),
+        (pair(key=text), pair(key=form), "of the key: it reads string values, and these are json"),
+        (pair(value=record(NUMBER, {"name": "m", "type": "long"})), pair(value=form), "of the value: "),
+    ):
+        assert why in (reader.why_unreadable(writer) or "")
+    history = NOTHING.declared(pair(key=text, value=form), producer=True)
+    history = history.declared(pair(key=text, value=wider), producer=True)
+    assert SchemaHistory.from_json(history.to_json()) == history
+    assert Pair.parse(history.versions[0].definition) == Pair(True, text, form)
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -96,6 +117,15 @@ def test_versions_are_bounded() -> None:
         lambda: TopicSchema(SchemaType.JSON, json.dumps({"type": "string", "doc": "x" * SCHEMA_SIZE_MAX})),
         lambda: TopicSchema.of({"type": "protobuf", "definition": ""}),
         lambda: TopicSchema.of({"type": "json", "definition": 5}),
+        lambda: TopicSchema.of({"type": "pair", "definition": ""}),
+        lambda: TopicSchema.of({"type": "pair", "definition": "{"}),
+        lambda: TopicSchema.of({"type": "pair", "definition": "[" * 10_000}),
+        lambda: TopicSchema.of({"type": "pair", "definition": '{"separated":true,"key":null}'}),
+        lambda: TopicSchema.of({"type": "pair", "definition": '{"separated":1,"key":null,"value":null}'}),
+        lambda: TopicSchema.of({"type": "pair", "definition": '{"separated":true,"key":5,"value":null}'}),
+        lambda: pair(key=TopicSchema(SchemaType.MSGPACK)),
+        lambda: pair(value=pair()),
+        lambda: pair(key=TopicSchema(SchemaType.PLAIN_AVRO, "{", checked=False)),
         lambda: TopicSchema.of([]),
         lambda: canonical({1, 2}),
     ],

@@ -111,6 +111,6 @@ class QueueScenario:
         await read(cluster, cluster.client("c-final"), 2)
 
 
-def run(seed: int, plan: QueuePlan | None = None) -> SimCluster:
-    """One life."""
-    return simulate(seed, QueueScenario(plan), config=brokers_config(seed), shared=True)
+def run(seed: int, plan: QueuePlan | None = None, objects: bool = False) -> SimCluster:
+    """One life. `objects`: of brokers that share an object store instead of a disk."""
+    return simulate(seed, QueueScenario(plan), config=brokers_config(seed), shared=not objects, objects=objects)

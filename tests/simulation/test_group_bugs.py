@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,8 +20,8 @@ from engine.broker.delivery.queue import QueueDispatcher
 from engine.broker.delivery.redelivery import RedeliveryCounts
 from engine.broker.delivery.shared import SharedDispatcher
 from engine.broker.delivery.subscription import HostedSubscription
-from engine.client.consume import dead_letter
-from engine.client.consume.dead_letter import DeadLetters
+from engine.client.consume.letter import LetterProducer
+from engine.client.consume.queue_consumer import AsyncQueueConsumer
 from engine.client.consume.unacked import Unacknowledged
 from engine.client.topic.topic_list import TopicListSession
 from engine.testing.cluster import SimCluster, simulate
@@ -180,15 +179,20 @@ def test_forget_how_often_a_message_came_back(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_put_a_dead_letter_away_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    publish, number = DeadLetters._publish, itertools.count()
-    name = dead_letter.producer_name
-    monkeypatch.setattr(dead_letter, "producer_name", lambda *origin: f"{name(*origin)}-{next(number)}")
+    publish = LetterProducer.publish
 
-    async def twice(letters: DeadLetters, message: Any, failure: Any) -> None:
-        await publish(letters, message, failure)
-        await publish(letters, message, failure)
+    async def twice(producer: LetterProducer, letters: Any, transaction: Any) -> None:
+        await publish(producer, letters, transaction)
+        await publish(producer, letters, transaction)
 
-    monkeypatch.setattr(DeadLetters, "_publish", twice)
+    monkeypatch.setattr(LetterProducer, "publish", twice)
+    assert flagged("C2", run_queue)
+
+
+def test_put_dead_letters_away_without_acknowledging_them_in_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(consumer: Any, letters: Any, transaction: Any) -> None: ...
+
+    monkeypatch.setattr(AsyncQueueConsumer, "_acknowledge_letters", nothing)
     assert flagged("C2", run_queue)
 
 

@@ -109,11 +109,14 @@ def test_planted_terms_begin_anew_with_the_topic(monkeypatch: pytest.MonkeyPatch
     """And deletions end nowhere."""
     put_of, lease_of, remove = Ownership._put, Ownership._lease, store.remove
 
-    async def counted(ownership, key, owner, record):
-        await put_of(ownership, key, owner, record)
+    async def counted(ownership, key, owner, record, also=None):
+        await put_of(ownership, key, owner, record, also)
         return owner.term
 
+    def lease(ownership, name, term, born, session, *, always):
+        return lease_of(ownership, name, term, 0, session, always=always)
+
     monkeypatch.setattr(Ownership, "_put", counted)
-    monkeypatch.setattr(Ownership, "_lease", lambda o, name, term, born, session: lease_of(o, name, term, 0, session))
+    monkeypatch.setattr(Ownership, "_lease", lease)
     monkeypatch.setattr(store, "remove", lambda disk, directory, term=None: remove(disk, directory))
     assert broken(late)

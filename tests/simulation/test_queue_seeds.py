@@ -35,6 +35,12 @@ def test_queue_seed_under_faults(seed: int) -> None:
     run(seed, QueuePlan(strikes=3, brokers=1 if seed % 2 else 3))
 
 
+def test_queue_seed_over_an_object_store() -> None:
+    plan = QueuePlan(strikes=3, brokers=3, kinds=("kill", "power cut", "reset", "freeze"), calm_s=10.0)
+    events = run(30_202, plan, objects=True).history.events
+    assert any(e["what"] == "letter" for e in events)
+
+
 @pytest.mark.fuzz
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("seed", FUZZ_SEEDS)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.testing.checker import check
+from engine.testing.evidence import Answer, Evidence, Transaction
 from engine.testing.history import Call, History
+from engine.testing.transaction_rules import _last_ends
 
 TIMEOUT_S = 20.0
 
@@ -355,3 +360,17 @@ def test_t7_a_message_held_back_beyond_the_timeout_of_a_forgotten_transaction_is
     story.history.record("c", "detach", attachment=one.number)
     calm.ok()
     assert story.rules() == rules
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 25), st.floats(0, 30)), max_size=8))
+def test_the_last_end_is_that_of_all_that_were_asked_for_before(drawn: list[tuple[int, int, float]]):
+    known = {
+        str(i): Transaction(str(i), asked=asked, deadline=deadline, answers=[Answer(end, "ABORTED", asked)])
+        for i, (asked, end, deadline) in enumerate(drawn)
+    }
+    evidence = Evidence(transactions=known, times=[1.5 * n for n in range(21)])
+    found = _last_ends(evidence)
+    for event in range(22):
+        before = [t for t in known.values() if t.asked < event]
+        ends = [min(t.deadline, evidence.times[t.ended] if t.ended < 21 else inf) for t in before]
+        assert found(event) == max(ends, default=-inf)

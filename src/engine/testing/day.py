@@ -23,7 +23,7 @@ from typing import Any
 from engine.control.base.config import ControlConfig
 from engine.control.base.ports import ConsumerChannel
 from engine.control.service import ScalableTopicService
-from engine.errors import EngineError
+from engine.errors import AuthorizationError, EngineError
 from engine.limits import HASH_RING_SIZE, LOAD_WINDOW_S
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
@@ -148,6 +148,9 @@ class _Deaf:
     """A consumer that accepts any segments."""
 
     role = ""
+
+    def denial(self, reason: str) -> EngineError:
+        return AuthorizationError(reason)
 
     def push_assignment(self, assignment: ConsumerAssignment) -> None:
         pass

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from engine.client.client import AsyncClient
@@ -22,6 +23,8 @@ from engine.testing.workload import (
     record_outcome,
 )
 
+FINISH_S_MAX = 300.0
+
 
 class StreamMember(StreamReader):
     """Now and then it takes its time, with what it was given unacknowledged."""
@@ -36,7 +39,7 @@ class StreamMember(StreamReader):
 
 
 class QueueMember(QueueReader):
-    """Hands back, forgets until the time is over, and has dead letters. Its last life is over when nothing comes back.
+    """Hands back, forgets until the time is over, and has dead letters. Its last life is over when nothing is left.
 
     What it sees carries the count of redeliveries.
     """
@@ -87,10 +90,18 @@ class QueueMember(QueueReader):
         else:
             call.ok()
 
-    async def finish(self) -> None:
-        """One more life: it acknowledges everything that is left, also what was handed back and comes back later."""
+    async def finish(self, left: Callable[[], Awaitable[int]] | None = None) -> None:
+        """One more life: it acknowledges everything that is left, also what was handed back and comes back later.
+
+        `left`: how many messages are, by the broker; until there is none, there is another life. Those of a consumer
+        that died while it moved them as dead letters come back when their transaction has timed out.
+        """
         self.nack_rate = self.forget_rate = 0.0
         await self._live(float("inf"), drain=True)
+        if left is not None:
+            async with asyncio.timeout(FINISH_S_MAX):
+                while await left():
+                    await self._live(float("inf"), drain=True)
         self._history.record(self.name, "drained", subscription=self.subscription, finished=True)
 
 

@@ -7,9 +7,10 @@ may show all of it or nothing.
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf
 
 from engine.testing.evidence import Evidence, Fact, Send, Transaction, TransactionalAck, Violation
@@ -251,7 +252,12 @@ def held_up(evidence: Evidence) -> Iterator[Violation]:
     for event in evidence.deliveries:
         subscription = evidence.attachments[event["attachment"]].subscription
         given.setdefault((subscription, event["value"]), event["time"])
-    due = {send.value: (send, _due(evidence, send)) for send in evidence.sends.values() if _arrives(evidence, send)}
+    last_end = _last_ends(evidence)
+    due = {
+        send.value: (send, max(evidence.times[send.ended], last_end(send.ended)))  # nothing can hold it back any more
+        for send in evidence.sends.values()
+        if _arrives(evidence, send)
+    }
     for attachment in evidence.attachments.values():
         began, end = attachment.began, attachment.end
         if began is None or end is None or attachment.kind == "stream" or not _one_calm(evidence, began, end):
@@ -270,14 +276,14 @@ def _arrives(evidence: Evidence, send: Send) -> bool:
     return send.outcome == "ok" and not send.due and evidence.counts(send.transaction, send.attempt) is True
 
 
-def _due(evidence: Evidence, send: Send) -> float:
-    """When nothing can hold it back any more: all that had begun before have ended, its own too."""
-    time = evidence.times[send.ended]
-    for transaction in evidence.transactions.values():
-        if transaction.asked < send.ended:
-            ended = evidence.times[transaction.ended] if transaction.ended < len(evidence.times) else inf
-            time = max(time, min(transaction.deadline, ended))
-    return time
+def _last_ends(evidence: Evidence) -> Callable[[int], float]:
+    """A function: when all transactions that were asked for before an event have ended, the event's own too."""
+    known = sorted(evidence.transactions.values(), key=lambda t: t.asked)
+    asked = [transaction.asked for transaction in known]
+    places = ((transaction.deadline, transaction.ended) for transaction in known)
+    ends = (min(at, evidence.times[n] if n < len(evidence.times) else inf) for at, n in places)
+    last = list(accumulate(ends, max, initial=-inf))  # of so many that were asked for first
+    return lambda event: last[bisect_left(asked, event)]
 
 
 RULES: tuple[Callable[[Evidence], Iterator[Violation]], ...] = (
