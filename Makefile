@@ -35,8 +35,10 @@ NATIVE := $(wildcard $(addprefix src/engine/_native/*/*,.pyx .pxd .h))
 DEBUG  := build/debug
 NEWEST := build/pythons/3.14
 
-# The sanitizers' library must be loaded before Python; where the compiler has none, the other checks remain.
+# The sanitizers' library must be loaded before Python; where the compiler has none, the other checks remain. It looks for
+# what throws the exceptions of C++ as it is loaded, so their library comes with it: Apache Pulsar's client throws.
 ASAN     := $(shell $${CC:-cc} -print-file-name=libasan.so 2>/dev/null)
+CXXLIB   := $(shell $${CC:-cc} -print-file-name=libstdc++.so.6 2>/dev/null)
 SANITIZE := $(if $(findstring /,$(ASAN)),1)
 
 # Spark's Java, which starts the machine's own where there is one.
@@ -70,7 +72,7 @@ tidy: build $(VENV)/.with-test $(VENV)/.with-faststream $(VENV)/.with-spark
 export MINUTES ?=
 export SEED    ?=
 
-fuzz: build $(VENV)/.with-fuzz $(VENV)/.with-faststream $(VENV)/.with-chromium
+fuzz: build $(VENV)/.with-fuzz $(VENV)/.with-faststream $(VENV)/.with-chromium $(VENV)/.with-azurite
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
 
 interop: build $(VENV)/.with-test $(VENV)/pulsar/java
@@ -92,11 +94,12 @@ pictures: build $(VENV)/.with-test $(VENV)/.with-chromium
 # Tests that preload a library of their own (tests/crash) start their processes on the usual build. A browser does not
 # start with the sanitizers.
 debug: build $(DEBUG)/.built $(VENV)/.with-test $(VENV)/.with-faststream
-	$(if $(SANITIZE),LD_PRELOAD=$(ASAN) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc) \
+	$(if $(SANITIZE),LD_PRELOAD=$(ASAN):$(CXXLIB) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc) \
 	ENGINE_DEBUG=1 PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q --ignore=tests/tidy --ignore=tests/spark --ignore=tests/console --timeout=600 $(TESTS) $(PYTEST)
 
 bench: build $(VENV)/.with-bench $(VENV)/.with-spark
 	$(PY) -m asv --config benchmarks/asv.conf.json machine --yes >/dev/null
+	$(PY) benchmarks/support.py
 	$(PY) -m asv --config benchmarks/asv.conf.json run --python=same --show-stderr \
 	    --set-commit-hash=$$(git rev-parse HEAD) $(BENCH)
 	$(PY) -m asv --config benchmarks/asv.conf.json publish
@@ -175,6 +178,12 @@ $(VENV)/.with-chromium: tools/chromium.py tools/debian.py | $(VENV)/.with-test
 # The checker of the systemd unit, from the machine or from Debian's package. Without it, its test says what to install.
 $(VENV)/.with-systemd: tools/systemd.py tools/debian.py | $(VENV)/.with-test
 	$(PY) $< $(VENV)/systemd || true
+	@touch $@
+
+# Azure's blob storage on this machine, where that has npm. Without it, its tests say what to install.
+AZURITE := azurite@3.37.0
+$(VENV)/.with-azurite: | $(VENV)/.with-test
+	npm install --silent --no-audit --no-fund --prefix $(VENV)/azurite $(AZURITE) >/dev/null 2>&1 || true
 	@touch $@
 
 # Apache Pulsar's Java clients, its server, and the agent that tests speak to.
