@@ -18,7 +18,7 @@ from tests.kit.programs import environment, program
 
 STEPS = ("before-write", "during-write", "behind-write", "before-commit", "behind-commit")
 KEYS = 20
-WAIT_S = 200
+WAIT_S = 600
 
 
 class Query:
@@ -54,9 +54,13 @@ class Query:
     def _run(self) -> int:
         arguments = program("tests.spark.sink_program", self.broker.service_url, self.source, self.target)
         with (self.folder / "log").open("wb") as log:
-            return subprocess.run(
-                arguments, env=self._environment, stdout=log, stderr=log, timeout=WAIT_S, check=False
-            ).returncode
+            try:
+                done = subprocess.run(
+                    arguments, env=self._environment, stdout=log, stderr=log, timeout=WAIT_S, check=False
+                )
+            except subprocess.TimeoutExpired:
+                pytest.fail(f"not at its end after {WAIT_S} s: {self.facts()[-3:]}\n{self._log()[-4000:]}")
+        return done.returncode
 
     def _log(self) -> str:
         return (self.folder / "log").read_text()
@@ -126,7 +130,7 @@ def query(broker: engine.Engine, topic: str, tmp_path: Path, spark_environment: 
 DRIVER_STEPS = ("before-write", "during-write", "before-commit", "behind-commit")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize("steps", [DRIVER_STEPS[1::2], pytest.param(DRIVER_STEPS, marks=pytest.mark.fuzz)], ids=len)
 def test_killed_step_by_step(query: Query, steps: tuple[str, ...]):
     """The driver, each time in the next step; then a task in the middle and one behind it, which Spark runs again."""
