@@ -8,8 +8,12 @@ mypy has found of the package is kept for the programs of pages.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
 
 # Which tests, by their names, are one unit although they are in several files.
 SHARED = {
@@ -39,3 +43,19 @@ class ByUnit(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """What a worker has left, given to others. Returns the test in which it ended, if it was in one.
+
+        pytest-xdist gives them all units of that worker again. Of one that is done no test runs, so that nobody asks for
+        the next unit behind it, and the whole run waits for ever.
+        """
+        units = self.assigned_work.pop(node)
+        crashed = next((name for tests in units.values() for name, done in tests.items() if not done), None)
+        if crashed is None:
+            return None
+        units[unit_of(crashed)][crashed] = True
+        self.workqueue.update({unit: tests for unit, tests in units.items() if not all(tests.values())})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return crashed

@@ -14,7 +14,7 @@ import pulsar
 import pytest
 
 import engine
-from tests.pulsar.conftest import EARLIEST, WAIT_MS, connect, is_quiet, service_url, take
+from tests.pulsar.conftest import EARLIEST, WAIT_MS, close_behind_letters, connect, is_quiet, service_url, take
 
 SHARED = pulsar.ConsumerType.Shared
 
@@ -243,7 +243,7 @@ def test_sticky_ranges_of_the_client(client, topic):
     assert set.union(*got.values()) == {0, 1}
 
 
-def test_dead_letters_go_to_the_topic_that_is_called_so_if_none_is_said(client, topic):
+def test_dead_letters_go_to_the_topic_that_is_called_so_if_none_is_said(served, client, topic):
     consumer = client.subscribe(
         topic,
         "s",
@@ -258,6 +258,7 @@ def test_dead_letters_go_to_the_topic_that_is_called_so_if_none_is_said(client, 
     letters = client.subscribe(f"{topic}-s-DLQ", "audit", SHARED, initial_position=EARLIEST)
     letter = letters.receive(WAIT_MS)
     assert (letter.data(), letter.properties()["p"], letter.partition_key()) == (b"v", "q", "k")
+    close_behind_letters(served, consumer)
 
 
 def test_what_producers_consumers_and_readers_say_of_themselves(served, client, topic):

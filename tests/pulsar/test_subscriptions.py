@@ -10,7 +10,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.pulsar.conftest import EARLIEST, WAIT_MS, connect, is_quiet, service_url, take
+from tests.pulsar.conftest import EARLIEST, WAIT_MS, close_behind_letters, connect, is_quiet, service_url, take
 from tests.pulsar.raw import Raw, framed_send, greeted
 from tests.reference.pulsar_reference import PulsarMessage
 
@@ -111,9 +111,7 @@ def test_a_message_goes_to_the_dead_letters(served, client, topic):
     for _ in range(2):
         consumer.negative_acknowledge(consumer.receive(WAIT_MS))
     assert letters.receive(WAIT_MS).data() == b"0"
-    while served.admin.get_stats(topic)["subscriptions"]["s"]["backlog"]:
-        pass  # the client crashes where it is closed while it acknowledges the message that it has sent there
-    consumer.close()
+    close_behind_letters(served, consumer)
 
 
 def test_shared_consumers_share(client, topic):
