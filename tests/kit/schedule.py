@@ -47,8 +47,8 @@ class ByUnit(LoadFileScheduling):
     def remove_node(self, node: WorkerController) -> str | None:
         """What a worker has left, given to others. Returns the test in which it ended, if it was in one.
 
-        pytest-xdist gives them all units of that worker again. Of one that is done no test runs, so that nobody asks for
-        the next unit behind it, and the whole run waits for ever.
+        pytest-xdist gives them all units of that worker again. Of one that is done no test runs, so that nobody asks
+        for the next unit behind it, and the whole run waits for ever.
         """
         units = self.assigned_work.pop(node)
         crashed = next((name for tests in units.values() for name, done in tests.items() if not done), None)
