@@ -19,7 +19,7 @@ SHARED = {
 }
 FIRST = (
     *("firstuse", "spark", "tests/spark/", "tests/simulation/", "tests/crash/", "tests/cli/", "types", "tests/tidy/"),
-    *("tests/chaos/", "tests/api/"),
+    *("tests/chaos/", "tests/migration/", "tests/console/", "tests/storage/", "tests/api/"),
 )
 
 
