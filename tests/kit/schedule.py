@@ -3,11 +3,14 @@
 The tests of a file stay together, so that what they share is made once. So do those of a unit of SHARED: a Java machine
 with Spark, and wheels and environments for each Python, are made once, and whoever begins them late ends last. What
 mypy has found of the package is kept for the programs of pages.
+
+A test that takes its worker with it, as foreign native code can, is failed; the rest of its unit goes on elsewhere.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from xdist.scheduler import LoadFileScheduling
 
@@ -39,3 +42,24 @@ class ByUnit(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
+
+    def remove_node(self, node: Any) -> str | None:
+        """The test that a worker which is lost was in. That of the base class would be begun again, by each worker."""
+        units = self.assigned_work.pop(node)
+        lost = next((name for unit in units.values() for name, done in unit.items() if not done), None)
+        if lost is None:
+            return None
+        for name, unit in units.items():
+            left = {test: done for test, done in unit.items() if not done and test != lost}
+            if left:
+                self.workqueue[name] = left
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return lost
+
+    def schedule(self) -> None:
+        """Again for who is in place of a lost worker: it begins its last test when it is told that no other comes."""
+        again = self.collection is not None
+        super().schedule()
+        if again:
+            super().schedule()
