@@ -40,6 +40,8 @@ ON_DISK = (
     *("broker/test_ack_crashes.py", "broker/test_durability.py", "broker/test_object_durability.py"),
     *("metadata/test_damage.py", "migration/test_migrate_killed.py"),
 )
+# Of their files only the bytes count, and they write hundreds of them.
+IN_MEMORY = ("storage/test_consolidation.py", "storage/test_moved_references.py", "storage/test_segment_damage.py")
 
 
 def in_memory() -> bool:
@@ -126,7 +128,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A directory of the test's own, on a disk where its file is one of ON_DISK. It stays if the test fails."""
-    if not str(request.path.relative_to(TESTS)).startswith(ON_DISK) or not tmp_path.is_relative_to(MEMORY):
+    of = str(request.path.relative_to(TESTS))
+    if not of.startswith(ON_DISK) or of.startswith(IN_MEMORY) or not tmp_path.is_relative_to(MEMORY):
         yield tmp_path
         return
     failed = request.session.testsfailed

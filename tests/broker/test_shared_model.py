@@ -7,6 +7,7 @@ import random
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -191,7 +192,9 @@ async def finish(world: World, rng: random.Random) -> None:
     ),
     steps=st.integers(1, 40),
 )
-def test_semantics_16_to_20_whatever_happens(seed: int, ends: tuple[int, ...], steps: int) -> None:
+def test_semantics_16_to_20_whatever_happens(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, ends: tuple[int, ...], steps: int
+) -> None:
     """Of a bucket: first deliveries without a gap and in order, one holder at a time, nothing acknowledged again."""
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as directory:
         asyncio.run(scenario(seed, ends, steps, Path(directory)))

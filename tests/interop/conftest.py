@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -16,9 +15,8 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and item.path.name != "test_recorded.py":
+        if item.nodeid.startswith("tests/interop/") and item.path.name != "test_recorded.py":
             item.add_marker(pytest.mark.interop)
 
 

@@ -3,17 +3,16 @@
 The tests of a file stay together, so that what they share is made once. So do those of a unit of SHARED: a Java machine
 with Spark, and wheels and environments for each Python, are made once, and whoever begins them late ends last. What
 mypy has found of the package is kept for the programs of pages.
+
+A test that takes its worker with it, as foreign native code can, is failed; the rest of its unit goes on elsewhere.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import Any
 
 from xdist.scheduler import LoadFileScheduling
-
-if TYPE_CHECKING:
-    from xdist.workermanage import WorkerController
 
 # Which tests, by their names, are one unit although they are in several files.
 SHARED = {
@@ -23,7 +22,7 @@ SHARED = {
 }
 FIRST = (
     *("firstuse", "spark", "tests/spark/", "tests/simulation/", "tests/crash/", "tests/cli/", "types", "tests/tidy/"),
-    *("tests/chaos/", "tests/api/"),
+    *("tests/chaos/", "tests/migration/", "tests/console/", "tests/storage/", "tests/api/"),
 )
 
 
@@ -44,18 +43,23 @@ class ByUnit(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
 
-    def remove_node(self, node: WorkerController) -> str | None:
-        """What a worker has left, given to others. Returns the test in which it ended, if it was in one.
-
-        pytest-xdist gives them all units of that worker again. Of one that is done no test runs, so that nobody asks
-        for the next unit behind it, and the whole run waits for ever.
-        """
+    def remove_node(self, node: Any) -> str | None:
+        """The test that a worker which is lost was in. That of the base class would be begun again, by each worker."""
         units = self.assigned_work.pop(node)
-        crashed = next((name for tests in units.values() for name, done in tests.items() if not done), None)
-        if crashed is None:
+        lost = next((name for unit in units.values() for name, done in unit.items() if not done), None)
+        if lost is None:
             return None
-        units[unit_of(crashed)][crashed] = True
-        self.workqueue.update({unit: tests for unit, tests in units.items() if not all(tests.values())})
+        for name, unit in units.items():
+            left = {test: done for test, done in unit.items() if not done and test != lost}
+            if left:
+                self.workqueue[name] = left
         for other in self.assigned_work:
             self._reschedule(other)
-        return crashed
+        return lost
+
+    def schedule(self) -> None:
+        """Again for who is in place of a lost worker: it begins its last test when it is told that no other comes."""
+        again = self.collection is not None
+        super().schedule()
+        if again:
+            super().schedule()

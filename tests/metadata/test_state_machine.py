@@ -236,7 +236,7 @@ def test_memory_agrees_with_a_dict(steps):
 @example([("put", "/a", b"", "any", None), ("write_all", [("/a", "present", (b"1", {"i": "x"})),
           ("/a", "present", None), ("/b", "absent", (b"", None)), ("/b", "any", None)]), ("reopen",)])  # fmt: skip
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_sqlite_agrees_with_a_dict_also_over_restarts(steps):
+def test_sqlite_agrees_with_a_dict_also_over_restarts(tmp_path_factory, steps):
     async def body(directory):
         async def reopen(store):
             await store.close()
@@ -245,7 +245,7 @@ def test_sqlite_agrees_with_a_dict_also_over_restarts(steps):
         store = await SqliteMetadataStore.open(Path(directory) / "m.db", clock=SystemClock())
         await run(Model(store, reopen), steps)
 
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as directory:
         asyncio.run(body(directory))
 
 
