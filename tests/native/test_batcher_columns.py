@@ -54,6 +54,18 @@ def test_a_null_key_is_a_keyless_message() -> None:
         assert [m.key for m in messages(subject)] == [b"a", None, b""]
 
 
+def test_keyless_messages_between_keyed_ones_take_no_key_of_their_neighbours() -> None:
+    keys = [None if i % 3 == 1 or 100 <= i < 200 else key for i, key in enumerate(KEY_COLUMN)]
+    one = batcher(bytes_max=3000)
+    for value, key in zip(VALUES, keys, strict=True):
+        one.send_nowait(value, key=key)
+    wanted = [e.data for e in sealed(one)]
+    for column in (keys, pa.array(keys)):
+        many = batcher(bytes_max=3000)
+        assert many.add_columns(VALUES, column) == len(keys)
+        assert [e.data for e in sealed(many)] == wanted
+
+
 def test_event_times_of_columns() -> None:
     subject = batcher()
     subject.add_columns([b"1", b"2", b"3"], event_times=[5, None, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)])

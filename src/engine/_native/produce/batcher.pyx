@@ -42,7 +42,7 @@ from engine._native.produce.arguments cimport (
 from engine._native.produce.builder cimport (
     Builder, Message, builder_add, builder_fits, builder_free, builder_reset, message_cost,
 )
-from engine._native.produce.columns cimport view_get
+from engine._native.produce.columns cimport View, view_get
 from engine._native.produce.sealed cimport STEADY_BITS, SealedEntry, TransactionScope, build, resplit, take_apart
 from engine._native.produce.hashing import KEY_HASHES, XXH64, xxh64
 
@@ -58,6 +58,7 @@ cdef extern from "hash.h" nogil:
 cdef enum:
     FAULT_MEMORY = 1
     FAULT_CHANGED = 2
+    HASHED = 64                   # keys of a column that are hashed one right after the other
 
 cdef size_t VALUE_MAX = MESSAGE_SIZE_MAX
 cdef size_t KEY_MAX = KEY_SIZE_MAX
@@ -494,13 +495,20 @@ cdef class Batcher:
         cdef Message m
         cdef Builder* b
         cdef Py_ssize_t size, room = min(self.pending_max - self.pending_bytes, s.room)
+        cdef Py_ssize_t hashed_from = s.at, hashed_to = s.at
+        cdef uint32_t[HASHED] hashes
         cdef uint32_t index
         m.properties_size = 0
         m.event_time = m.deliver_at = INT64_MIN
         m.sequence = self.next_sequence
         while s.at < stop and s.bytes < room:
             m.value_size = view_get(&columns.values.view, s.at, &m.value)
-            size = -1 if columns.keys is None else view_get(&columns.keys.view, s.at, &m.key)
+            size = -1
+            if columns.keys is not None:
+                size = view_get(&columns.keys.view, s.at, &m.key)
+                if s.at == hashed_to:
+                    hashed_from, hashed_to = s.at, min(s.at + HASHED, stop)
+                    hash_keys(&columns.keys.view, hashed_from, hashed_to, self.key_hash, hashes)
             m.key_size = max(size, 0)
             if m.value_size > VALUE_MAX or m.key_size > KEY_MAX:
                 s.fault = FAULT_CHANGED
@@ -510,7 +518,7 @@ cdef class Batcher:
             if columns.property_ends is not NULL:
                 m.properties = columns.properties + columns.property_ends[s.at]
                 m.properties_size = columns.property_ends[s.at + 1] - columns.property_ends[s.at]
-            m.hash = key32_hash(m.key, m.key_size, self.key_hash) if size >= 0 else 0
+            m.hash = hashes[s.at - hashed_from] if size >= 0 else 0
             index = route(self.routes, m.hash) if size >= 0 else self.routes.builders
             b = &self.builders[index]
             if not builder_fits(b, &m, self.bytes_max, self.messages_max, self.entry_max):
@@ -528,6 +536,16 @@ cdef class Batcher:
             if b.bytes >= self.bytes_max or b.count >= self.messages_max:
                 s.full = index
                 return
+
+
+# The hashes of keys at..stop. A hash is a chain of multiplications, each of which waits for the one before it: chains
+# of several keys overlap in the processor where nothing stands between them that depends on their results.
+cdef void hash_keys(const View* keys, Py_ssize_t at, Py_ssize_t stop, int algorithm, uint32_t* hashes) noexcept nogil:
+    cdef const uint8_t* key = NULL
+    cdef Py_ssize_t i, size
+    for i in range(at, stop):
+        size = view_get(keys, i, &key)
+        hashes[i - at] = key32_hash(key, size, algorithm) if 0 <= size <= <Py_ssize_t> KEY_MAX else 0
 
 
 # Add one stretch: until a builder is full, a window ends, or the pending limit is met. The caller is busy.

@@ -345,7 +345,7 @@ def instants_ms(source):
             "event times must be a list of aware datetime or int (ms), a NumPy array of datetime64 or int64, "
             f"or an Arrow array of timestamps, got {type(source).__name__}")
     if source.dtype.kind == "M":
-        source = source.astype("datetime64[ms]").view(np.int64)
+        source = source.astype("datetime64[ms]", copy=False).view(np.int64)
     return np.ascontiguousarray(source, dtype=np.int64)
 
 

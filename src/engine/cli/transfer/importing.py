@@ -23,6 +23,7 @@ import click
 from engine.cli.records import Records
 from engine.cli.transfer.formats import STANDARD, FileForm
 from engine.cli.transfer.mapping import Columns, Mapping
+from engine.cli.transfer.memory import bulk_memory
 from engine.cli.transfer.readers import CsvReader, Fault, JsonLinesReader, ParquetReader, Reader, Rows, check_names
 from engine.cli.transfer.recorded import schema_of
 from engine.client.base.schema import Schema
@@ -233,6 +234,7 @@ class Import:
         are skipped; what a producer raises."""
         terms = self._terms
         with ExitStack() as stack:
+            stack.enter_context(bulk_memory())
             blocks = stack.enter_context(self._source.reader.blocks())
             if terms.dry_run:
                 self._rows(blocks, None, 0)

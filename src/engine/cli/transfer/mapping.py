@@ -164,7 +164,8 @@ class Mapping:
                 return arrow.array([None if one is None else _milliseconds(one) for one in column], arrow.int64())
             column = arrow.array(column, arrow.string())
         if arrow.types.is_timestamp(column.type):
-            return column.cast(arrow.timestamp("ms", column.type.tz), safe=False)
+            kind = arrow.timestamp("ms", column.type.tz)
+            return column if column.type == kind else column.cast(kind, safe=False)
         if arrow.types.is_date(column.type):
             return column.cast(arrow.timestamp("ms"))
         if arrow.types.is_integer(column.type):

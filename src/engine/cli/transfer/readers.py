@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +21,10 @@ from engine.errors import InvalidArgumentError
 # page by page: twice as many rows take a fifth more processor time to read, and much fewer take it to hand on.
 BLOCK_ROWS = 16_384
 FILE_BUFFER_BYTES = 1 << 20  # of Parquet, of each column
-BLOCKS_AHEAD = 2  # read by a thread, while the one before them is sent
+# Read by a thread while those before them are sent, and while the topic and its producer are made: at least so many
+# blocks, and more of them where they are small.
+BLOCKS_AHEAD = 2
+AHEAD_BYTES = 16 << 20
 BLOCK_BYTES = 4 << 20  # of text
 FAST_BYTES_MIN = 1 << 16  # of JSON, from which setting up another reader is worth it
 HEAD_BYTES_MAX = 1 << 20  # of the line with the names of a CSV file's columns
@@ -80,21 +84,62 @@ class Reader:
 
 
 @contextmanager
-def _ahead(blocks: Generator[T, None, None]) -> Iterator[Iterator[T]]:
-    """The blocks, which a thread reads from now on, BLOCKS_AHEAD of them before they are wanted."""
-    pool = ThreadPoolExecutor(1, "engine-import")
-    coming = deque(pool.submit(next, blocks, None) for _ in range(BLOCKS_AHEAD))
+def _ahead(blocks: Generator[Rows, None, None]) -> Iterator[Iterator[Rows]]:
+    """The blocks, which a thread reads from now on."""
+    coming: deque[Rows | BaseException | None] = deque()  # None: the end
+    changed = threading.Condition()
+    held, ended = 0, False
 
-    def found() -> Iterator[T]:
-        while (block := coming.popleft().result()) is not None:
-            coming.append(pool.submit(next, blocks, None))
+    def come(block: Rows | BaseException | None) -> bool:
+        """Add what was read; then wait until another is to be read. False: none is any more."""
+        nonlocal held
+        with changed:
+            coming.append(block)
+            held += _size(block)
+            changed.notify_all()
+            changed.wait_for(lambda: ended or len(coming) < BLOCKS_AHEAD or held < AHEAD_BYTES)
+            return not ended
+
+    def read() -> None:
+        try:
+            for block in blocks:
+                if not come(block):
+                    return
+            come(None)
+        except BaseException as e:
+            come(e)
+
+    def found() -> Iterator[Rows]:
+        nonlocal held
+        while True:
+            with changed:
+                changed.wait_for(lambda: coming)
+                block = coming.popleft()
+                held -= _size(block)
+                changed.notify_all()
+            if isinstance(block, BaseException):
+                raise block
+            if block is None:
+                return
             yield block
 
+    thread = threading.Thread(target=read, name="engine-import")
+    thread.start()
     try:
         yield found()
     finally:
-        pool.shutdown(cancel_futures=True)
+        with changed:
+            ended = True
+            changed.notify_all()
+        thread.join()
         blocks.close()
+
+
+def _size(block: Rows | BaseException | None) -> int:
+    """About its bytes in memory."""
+    if not isinstance(block, Rows):
+        return 0
+    return sum(BLOCK_BYTES if isinstance(column, list) else column.nbytes for column in block.columns.values())
 
 
 def _in_order(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:

@@ -1,0 +1,130 @@
+"""What an import does beside its rows: it reads ahead, and keeps memory that is freed."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import engine as api
+from engine.cli.transfer.formats import form_of
+from engine.cli.transfer.importing import Import, Source, Terms
+from engine.cli.transfer.readers import AHEAD_BYTES, BLOCKS_AHEAD, Reader, Rows
+from tests.kit.programs import environment
+
+FAULTS = """
+import resource
+from engine.cli.transfer.memory import keep_freed_memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+print(keep_freed_memory() if KEPT else True)
+for turn in range(21):
+    if turn == 1:
+        before = faults()
+    buffers = [bytes(bytearray(1 << 20)) for _ in range(8)]
+    del buffers
+print(faults() - before)
+"""
+
+
+class Counting(Reader):
+    """Blocks of one column of so many bytes each; `fault` is what comes behind them."""
+
+    ahead = True
+
+    def __init__(self, count: int, size: int, fault: Exception | None = None) -> None:
+        self.count, self.size, self.fault = count, size, fault
+        self.read, self.closed = 0, False
+
+    def __iter__(self) -> Generator[Rows, None, None]:
+        try:
+            for row in range(self.count):
+                self.read += 1
+                yield Rows({"value": pa.array([b"v" * self.size])}, 1, row)
+            if self.fault is not None:
+                raise self.fault
+        finally:
+            self.closed = True
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_small_blocks_are_all_read_before_they_are_wanted():
+    reader = Counting(20, 100)
+    with reader.blocks() as blocks:
+        wait_until(lambda: reader.read == 20)
+        assert [rows.first for rows in blocks] == list(range(20))
+
+
+def test_large_blocks_are_read_as_there_is_room_for_them():
+    reader = Counting(20, AHEAD_BYTES)
+    with reader.blocks() as blocks:
+        for first in range(20 - BLOCKS_AHEAD):
+            wait_until(lambda first=first: reader.read == first + BLOCKS_AHEAD)
+            time.sleep(0.005)
+            assert reader.read == first + BLOCKS_AHEAD
+            assert next(blocks).first == first
+        assert len(list(blocks)) == BLOCKS_AHEAD
+
+
+def test_an_error_comes_behind_the_blocks_before_it():
+    reader = Counting(3, 100, ValueError("damaged"))
+    with reader.blocks() as blocks:
+        wait_until(lambda: reader.closed)
+        assert [next(blocks).first for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ValueError, match="damaged"):
+            next(blocks)
+
+
+@pytest.mark.parametrize("size", [100, AHEAD_BYTES])
+def test_left_early_nothing_is_read_any_more(size: int):
+    reader = Counting(1000, size)
+    with reader.blocks() as blocks:
+        next(blocks)
+    assert reader.closed
+    assert all(thread.name != "engine-import" for thread in threading.enumerate())
+
+
+def faults(kept: bool) -> int:
+    run = subprocess.run(
+        [sys.executable, "-c", f"KEPT = {kept}{FAULTS}"], env=environment(), capture_output=True, text=True, check=True
+    )
+    done, count = run.stdout.split()
+    if done != "True":
+        pytest.skip("the allocator has no mallopt()")
+    return int(count)
+
+
+def test_buffers_that_are_freed_are_not_made_of_new_pages_again():
+    assert faults(kept=True) < faults(kept=False) / 10
+
+
+def test_an_import_lets_the_collector_look_at_new_objects_only(tmp_path: Path):
+    pq.write_table(pa.table({"value": [b"a", b"b"]}), tmp_path / "t.parquet")
+    frozen: list[int] = []
+
+    def progressed(*_: Any) -> None:
+        frozen.append(gc.get_freeze_count())
+
+    with api.open(tmp_path / "data") as e:
+        source = Source(str(tmp_path / "t.parquet"), form_of("t.parquet", None))
+        assert Import(e, source, Terms("t"), progressed).run().sent == 2
+        source.close()
+    assert frozen[0] > 1000
+    assert gc.get_freeze_count() == 0
