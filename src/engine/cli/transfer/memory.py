@@ -29,11 +29,13 @@ STEP_BYTES = 1 << 20  # a heap grows by
 def bulk_memory() -> Iterator[None]:
     """Freed memory is kept from now on, also behind the block; objects that exist are not collected inside it."""
     keep_freed_memory()
+    frozen = gc.get_freeze_count() > 0  # by who runs this: its objects stay so
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
 
 
 def keep_freed_memory() -> bool:
