@@ -52,6 +52,7 @@ TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 VALUE = bytes(range(100))
 TOPIC = "small"
 CROWD = 64
+SWEEP_S = 60.0  # what goes by the clock would weigh the more, the slower the run is
 WARM = 20 if TINY else 320
 COUNTS = {"alone": 5_000, "crowd": 300, "pipeline": 300, "publish": 3_000, "client": 3_000, "clients": 300}
 CALLGRIND_COUNTS = {"alone": 500, "crowd": 20, "pipeline": 20, "publish": 300, "client": 300, "clients": 20}
@@ -218,7 +219,8 @@ async def measure(way: str, rounds: int, *, counted: bool, profile: cProfile.Pro
             count_instructions("off")
 
     with tempfile.TemporaryDirectory() as data:
-        options: dict[str, Any] = {"listen": "127.0.0.1:0", "shared": False, "config": {"durability": "os"}}
+        config = {"durability": "os", "transaction_sweep_interval": SWEEP_S}
+        options: dict[str, Any] = {"listen": "127.0.0.1:0", "shared": False, "config": config}
         async with engine.open_async(data, **options) as server:
             await server.admin.create_topic(TOPIC, entry_buckets=1)
             use = raw_way if way in ("alone", "crowd", "pipeline") else client_way

@@ -79,9 +79,7 @@ class Segment(LogEnd):
         """
         self._reader = Reader(context, found.files, name.segment_id)
         self._waiters = Waiters()
-        super().__init__(
-            found.dedup, context.cache, self._reader.tail, self._waiters, context.clock.time_ms, producer_id
-        )
+        super().__init__(found.dedup, context.cache, self._reader.tail, self._waiters, context.clock, producer_id)
         # Fixed after open.
         self.lease = lease
         self._backing = backing

@@ -123,6 +123,6 @@ cdef class LogEnd:
     cdef CommitTurns commit
     cdef TailCache cache
     cdef Pieces tail
-    cdef object waiters, time_ms, id_of
+    cdef object waiters, clock, id_of
 
     cdef list enter(self, object data, list claims, object waiter)

@@ -120,7 +120,7 @@ class LogEnd:
         cache: TailCache,
         tail: Pieces,
         waiters: Any,
-        time_ms: Callable[[], int],
+        clock: Any,
         id_of: Callable[[str], int],
     ) -> None: ...
     def commit_with(self, commit: CommitTurns) -> None: ...

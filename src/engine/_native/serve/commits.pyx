@@ -28,7 +28,6 @@ PAD_GROUP_MAX = 32 * limits.KIB  # behind larger groups no zeros are written
 cdef uint64_t AHEAD = AHEAD_MIN
 cdef uint64_t PADDED = PAD_GROUP_MAX
 cdef Py_ssize_t INDEX_STEP = limits.LOG_INDEX_BYTES_STEP
-cdef uint64_t MESSAGES_MAX = limits.LOG_FILE_MESSAGES_MAX
 
 
 cdef class FileEnd:
@@ -408,13 +407,13 @@ cdef class Appends:
 cdef class LogEnd:
     """One segment, as appends and commits see it: what repeats with each. Its heir is `storage/segment.py`."""
 
-    def __init__(self, Lanes dedup not None, TailCache cache not None, Pieces tail not None, waiters, time_ms, id_of):
-        """`time_ms()`: the wall clock. `id_of(name)`: a producer's id in entries. `waiters`: readers at the end."""
+    def __init__(self, Lanes dedup not None, TailCache cache not None, Pieces tail not None, waiters, clock, id_of):
+        """`clock`: the wall clock. `id_of(name)`: a producer's id in entries. `waiters`: readers at the end."""
         self.dedup = dedup
         self.cache = cache
         self.tail = tail
         self.waiters = waiters
-        self.time_ms = time_ms
+        self.clock = clock
         self.id_of = id_of
         self.appended = Appends()
 
@@ -447,8 +446,8 @@ cdef class LogEnd:
         cdef Claim claim
         for claim in claims:
             messages += claim.count
-        if messages > MESSAGES_MAX:
-            raise InvalidArgumentError(f"an append must have at most {MESSAGES_MAX} messages")
+        if messages > groups.file_messages_max:
+            raise InvalidArgumentError(f"an append must have at most {groups.file_messages_max} messages")
         try:
             places, fresh = place(self.dedup, claims, start, commit.durable_offset)
         except EngineError:
@@ -460,7 +459,7 @@ cdef class LogEnd:
                 self.acknowledge_duplicates(waiter, places)
                 return places
             data, fresh = join_fresh(data, fresh)
-        now_ms = self.time_ms()
+        now_ms = self.clock.time_ms()
         if now_ms > self.newest_ms:
             self.newest_ms = now_ms
         commit.enter(data, fresh, self.term, self.newest_ms).waiters.append((waiter, places))
