@@ -10,7 +10,7 @@ cdef struct Task:
 
 cdef class Job:
     cdef Task* task                              # the first field of the struct that the kind of job keeps
-    cdef object done                             # done(None, its error or None), on the loop; None: nobody is told
+    cdef object done                             # done(None, its error or None), on the loop; None: not asked for
 
     # Return the buffers.
     cdef void release(self)

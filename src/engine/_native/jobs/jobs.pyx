@@ -16,8 +16,9 @@ of Job fills a C struct for them while it is constructed: filejob for files, com
 2. A thread removes the first Task, runs it without the mutex, and puts it on `done`. Only the first one there writes a
    byte to `wake_fd`: one wake-up serves all jobs that end until the loop comes, and as take() empties `done` before the
    next byte can be written, the descriptor's buffer never fills and the write never blocks.
-3. The loop, woken by the byte, calls deliver(), which calls take(): it removes the whole list under the mutex, releases the buffers, and
-   returns the Jobs, oldest first; check() of each raises what its work failed with.
+3. The loop, woken by the byte, calls deliver(), which calls take(): it removes the whole list under the mutex, releases
+   the buffers, and returns the Jobs, oldest first; check() of each raises what its work failed with, and its
+   `done` is called with that.
 4. close() lets the threads run what waits, joins them, and takes the last jobs. After a fork there are no threads to
    join, and their mutex may be locked for ever: the child only forgets it.
 

@@ -188,7 +188,7 @@ cdef class Group:
 
 
 cdef class GroupQueue:
-    """Where the next append goes, and where each group is on its way. Its heir knows files, and what a failure takes."""
+    """Where the next append goes, and where each group is on its way. Its heir knows what a failure takes."""
 
     def __init__(self, uint64_t file_size_max, uint64_t file_messages_max, uint64_t group_max):
         self.file_size_max = file_size_max
