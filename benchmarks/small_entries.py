@@ -4,6 +4,7 @@
     python benchmarks/small_entries.py --way alone --count 20000
     python benchmarks/small_entries.py --base ../base/.venv/bin/python     # in turns with another build
     python benchmarks/small_entries.py --callgrind            # instructions an entry, which repeat almost exactly
+    python benchmarks/small_entries.py --calls --way publish  # functions of Python an entry calls, by `cProfile`
 
 Broker and peer are in one process, on one loop, over TCP on 127.0.0.1; the log is in the page cache (durability "os"),
 so that the disk says nothing. The peer of `alone` and `crowd` is raw: it has its frames ready and counts what comes
@@ -12,6 +13,7 @@ back, which costs about a tenth of what the broker does.
     alone     a frame of one entry of one message of 100 B, the next one behind its receipt
     crowd     64 producers on one connection, a frame of one such entry each, the next ones behind all receipts
     pipeline  one producer, 64 such frames at a time
+    publish   the public client: publish one message and await its receipt, then the next
     client    the public client: publish one message, receive it, acknowledge without waiting, then the next
     clients   the public client: 64 publishers with one message outstanding each
 """
@@ -20,7 +22,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
+import gc
 import os
+import pstats
 import re
 import statistics
 import subprocess
@@ -47,10 +52,12 @@ TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 VALUE = bytes(range(100))
 TOPIC = "small"
 CROWD = 64
+SWEEP_S = 60.0  # what goes by the clock would weigh the more, the slower the run is
 WARM = 20 if TINY else 320
-COUNTS = {"alone": 5_000, "crowd": 300, "pipeline": 300, "client": 3_000, "clients": 300}
-CALLGRIND_COUNTS = {"alone": 500, "crowd": 20, "pipeline": 20, "client": 300, "clients": 20}
-ENTRIES = {"alone": 1, "crowd": CROWD, "pipeline": CROWD, "client": 1, "clients": CROWD}
+COUNTS = {"alone": 5_000, "crowd": 300, "pipeline": 300, "publish": 3_000, "client": 3_000, "clients": 300}
+CALLGRIND_COUNTS = {"alone": 500, "crowd": 20, "pipeline": 20, "publish": 300, "client": 300, "clients": 20}
+CALL_COUNTS = {"alone": 1_024, "crowd": 16, "pipeline": 16, "publish": 1_024, "client": 1_024, "clients": 16}
+ENTRIES = {"alone": 1, "crowd": CROWD, "pipeline": CROWD, "publish": 1, "client": 1, "clients": CROWD}
 
 
 class Raw(asyncio.BufferedProtocol):
@@ -164,6 +171,12 @@ async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
             async def run(count: int) -> None:
                 await asyncio.gather(*(publish(count) for _ in range(CROWD)))
 
+        elif way == "publish":
+
+            async def run(count: int) -> None:
+                for _ in range(count):
+                    await producer.send(VALUE, key=b"k0000007")
+
         else:
             consumer = await client.stream_consumer(TOPIC, "s", initial_position="earliest")
 
@@ -185,7 +198,7 @@ def count_instructions(state: str) -> None:
         time.sleep(0.001)
 
 
-async def measure(way: str, rounds: int, *, counted: bool) -> float:
+async def measure(way: str, rounds: int, *, counted: bool, profile: cProfile.Profile | None = None) -> float:
     """Processor time of an entry, in seconds, of the broker and its peer. `counted`: valgrind counts instructions."""
     seconds = 0.0
 
@@ -193,14 +206,21 @@ async def measure(way: str, rounds: int, *, counted: bool) -> float:
         nonlocal seconds
         if counted:
             count_instructions("on")
+        if profile is not None:
+            gc.collect()
+            gc.freeze()
+            profile.enable()
         begun = time.process_time()
         await work()
         seconds = time.process_time() - begun
+        if profile is not None:
+            profile.disable()
         if counted:
             count_instructions("off")
 
     with tempfile.TemporaryDirectory() as data:
-        options: dict[str, Any] = {"listen": "127.0.0.1:0", "shared": False, "config": {"durability": "os"}}
+        config = {"durability": "os", "transaction_sweep_interval": SWEEP_S}
+        options: dict[str, Any] = {"listen": "127.0.0.1:0", "shared": False, "config": config}
         async with engine.open_async(data, **options) as server:
             await server.admin.create_topic(TOPIC, entry_buckets=1)
             use = raw_way if way in ("alone", "crowd", "pipeline") else client_way
@@ -225,6 +245,18 @@ def instructions(python: str, way: str, rounds: int) -> float:
     return int(found[1]) / rounds / ENTRIES[way]
 
 
+def calls(way: str, rounds: int) -> None:
+    """Print the functions of Python that an entry calls, the most frequent first."""
+    profile = cProfile.Profile(builtins=False)
+    uvloop.run(measure(way, rounds, counted=False, profile=profile))
+    found: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    entries = rounds * ENTRIES[way]
+    print(f"{way}: {sum(count for count, *_ in found.values()) / entries:.2f} calls an entry")
+    for (file, line, name), (count, _, own, *_) in sorted(found.items(), key=lambda each: -each[1][0])[:120]:
+        place = f"{file.rpartition('engine/')[2]}:{line} {name}"
+        print(f"{count / entries:8.2f} calls {own / entries * 1e6:8.2f} us  {place}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--way", choices=list(COUNTS), action="append")
@@ -232,6 +264,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1 if TINY else 5)
     parser.add_argument("--base", help="the Python of another build, to be measured in turns with this one")
     parser.add_argument("--callgrind", action="store_true")
+    parser.add_argument("--calls", action="store_true", help="count calls of Python functions instead")
     parser.add_argument("--bare", action="store_true", help="one run, in this process: seconds of an entry")
     parser.add_argument("--counted", action="store_true", help="with --bare, under valgrind: count its instructions")
     given = parser.parse_args()
@@ -239,6 +272,9 @@ def main() -> None:
         print(uvloop.run(measure(given.way[0], given.count, counted=given.counted)))
         return
     for way in given.way or list(COUNTS):
+        if given.calls:
+            calls(way, given.count or (3 if TINY else CALL_COUNTS[way]))
+            continue
         rounds = given.count or (3 if TINY else (CALLGRIND_COUNTS if given.callgrind else COUNTS)[way])
         pythons = [sys.executable] if given.base is None else [given.base, sys.executable]
         if given.callgrind:

@@ -12,8 +12,12 @@ import pytest
 from engine._native.serve.flights import Flight
 from engine._native.serve.groups import Appended
 from engine._native.serve.landings import Landings
+from engine.aio.histogram import Histogram
+from engine.broker.pools.pools import PublishMemory
+from engine.broker.pools.rates import Rate
 from engine.broker.segment.producer import Producer
 from engine.errors import EngineError, InvalidArgumentError, StorageError, TransactionConflictError
+from engine.limits import MIB
 from engine.model.access import AccessMode
 from engine.wire import commands
 from tests.kit.entry_images import entry
@@ -25,17 +29,16 @@ class Bench:
     def __init__(self) -> None:
         self.said: list[Any] = []  # receipts and errors, in order
         self.appends: list[Flight] = []
-        nothing = SimpleNamespace(take=lambda *_: None, free=lambda *_: None, count=lambda *_: None)
         environment = SimpleNamespace(
-            publish=nothing,
+            publish=PublishMemory(MIB),
             landings=Landings(methodcaller("answer")),
-            latency=SimpleNamespace(now=lambda: 0.0, publish_to_durable_s=SimpleNamespace(observe=lambda _: None)),
+            latency=SimpleNamespace(now=lambda: 0.0, publish_to_durable_s=Histogram()),
         )
         segment = SimpleNamespace(append_for=self._append, durability="fsync")
         access = SimpleNamespace(detach=lambda _: None)
         hosted = SimpleNamespace(
-            environment=environment, segment=segment, access=access, incoming=nothing, term=1, encrypted_only=False,
-            transactions=None, refused_entries=0, name="segment",
+            environment=environment, segment=segment, access=access, incoming=Rate(lambda: 0.0), term=1,
+            encrypted_only=False, transactions=None, refused_entries=0, name="segment",
         )  # fmt: skip
         connection = SimpleNamespace(
             pressure=None, send=self.said.append, receipt=self.said.append, forget=lambda *_, **__: None,

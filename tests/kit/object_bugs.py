@@ -32,7 +32,7 @@ def lease_is_believed(plant: Plant) -> None:
     """An owner goes on when its lease is over. No bug by itself: the fence is enough."""
     plant(OwnerLease, "held", property(lambda lease: not lease._over))
     plant(OwnerLease, "end", lambda lease: None)
-    plant(Committer, "_lapsed", lambda committer: False)
+    plant(Committer, "lapses", lambda committer: False)
     plant(OpenSegments, "session_lost", lambda segments: None)
 
 

@@ -80,5 +80,5 @@ def test_the_comparison_of_terms_is_enough(monkeypatch):
 def test_do_not_compare_the_term_on_append(monkeypatch):
     keep_everything(monkeypatch)
     monkeypatch.setattr(OwnerLease, "check", lambda lease: None)
-    monkeypatch.setattr(Committer, "_lapsed", lambda committer: False)
+    monkeypatch.setattr(Committer, "lapses", lambda committer: False)
     assert "D1" in flagged()

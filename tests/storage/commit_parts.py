@@ -9,6 +9,7 @@ from typing import Any
 
 from engine._native.serve import log
 from engine._native.serve.groups import Group
+from engine._native.serve.tails import TailCache
 from engine.aio.workers import Done, Work, call
 from engine.clock import SystemClock
 from engine.errors import EngineError, NotOwnerError
@@ -18,7 +19,6 @@ from engine.storage.file.context import Context
 from engine.storage.file.handles import Handles
 from engine.storage.file.logfile import FileFacts, LogFile, new_file
 from engine.storage.file.page_cache import PageCache
-from engine.storage.file.tail import TailCache
 from tests.kit.entry_images import entry
 
 DIRECTORY = "/data"

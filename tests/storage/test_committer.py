@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from engine._native.serve.commits import AHEAD_MIN
 from engine.errors import (
     AlreadyClosedError,
     CorruptionError,
@@ -21,7 +22,7 @@ from engine.errors import (
     UnknownOutcomeError,
 )
 from engine.limits import KIB
-from engine.storage.commit.committer import AHEAD_MIN, Committer
+from engine.storage.commit.committer import Committer
 from engine.storage.file.format import State
 from engine.testing.disk import Fault, SimDisk
 from tests.storage.commit_parts import HandLease, HandWorkers, NotedSegment, created, image, make_context, plan, settle
@@ -45,13 +46,18 @@ class Bench:
 
     async def append(self, size: int = 100) -> asyncio.Future[Any]:
         """One entry; what can be started then is."""
+        future = await self.append_later(size)
+        await settle()
+        return future
+
+    async def append_later(self, size: int = 100) -> asyncio.Future[Any]:
+        """One entry, in this turn of the loop."""
         data, claims = image(self.sent, size)
         self.sent += 1
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.commit.add(data, claims, 0, 0).waiters.append((future, []))
         self.commit.schedule()
         self.futures.append(future)
-        await settle()
         return future
 
     async def run(self, index: int = 0) -> None:

@@ -123,7 +123,7 @@ def test_a_failure_takes_all_from_its_offset_on(script: str, offset: int, lost: 
     groups = groups_at()
     play(groups, script)
     if script == "afa":
-        groups.queued.popleft()  # as if it had become durable
+        groups.queued.pop(0)  # as if it had become durable
     assert [group.first_offset for group in groups.cut(offset, [])] == lost
     assert places(groups) == left
     assert groups.next_offset == offset, "the next append gets the offset of the first that failed"

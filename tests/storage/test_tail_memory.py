@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from engine._native.serve.groups import COPY_MAX, PINNED_MAX, Group
+from engine._native.serve.tails import Piece, TailCache
 from engine.limits import KIB, MIB
-from engine.storage.file.tail import Piece, Tail, TailCache
+from engine.storage.file.tail import Tail
 from tests.kit.entry_images import entry
 
 FILE: Any = SimpleNamespace(salt=1, opening=SimpleNamespace(segment_id=0))

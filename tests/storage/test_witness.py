@@ -368,7 +368,6 @@ async def test_an_append_of_more_messages_than_a_file_may_have_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They bound what a power cut may take, so they bound a file."""
-    monkeypatch.setattr("engine.storage.segment.LOG_FILE_MESSAGES_MAX", 5)
     monkeypatch.setattr("engine.storage.commit.groups.LOG_FILE_MESSAGES_MAX", 5)
     store = make_store(tmp_path)
     segment = await store.create(name())

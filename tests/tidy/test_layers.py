@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clock": set(),
     "checks": set(),
     "lazy": set(),
-    "aio": {"errors", "clock", "checks"},
+    "aio": {"_native", "errors", "clock", "checks"},
     "_native": {"errors", "limits"},
     "model": {"errors", "limits"},
     "wire": {"_native", "model", "aio", "errors", "limits"},

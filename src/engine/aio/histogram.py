@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+
+from engine._native.serve.meters import Buckets
 
 # Upper ends of buckets, inclusive.
 LATENCY_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
@@ -24,21 +24,15 @@ class HistogramStatistics:
     total: float
 
 
-class Histogram:
-    """Counts values by bucket. Loop thread only. observe() allocates nothing and costs one bisection."""
+class Histogram(Buckets):
+    """Counts values by bucket. Loop thread only. observe() costs one bisection."""
 
-    __slots__ = ("_bounds", "_counts", "_total")
+    __slots__ = ()
 
     def __init__(self, bounds: Sequence[float] = LATENCY_S) -> None:
         """`bounds` rise. Values above the last bound are only in the total count."""
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(self._bounds) + 1)
-        self._total = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
+        super().__init__(bounds)
 
     def statistics(self) -> HistogramStatistics:
-        sums = tuple(accumulate(self._counts))
-        return HistogramStatistics(self._bounds, sums[:-1], sums[-1], self._total)
+        sums = self.sums()
+        return HistogramStatistics(self.bounds, sums[:-1], sums[-1], self.total)

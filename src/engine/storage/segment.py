@@ -10,28 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine._native.serve import log
-from engine._native.serve.groups import Appended, Group, join_fresh, messages_of, place
-from engine._native.serve.log import Claim
+from engine._native.serve.commits import LogEnd
+from engine._native.serve.groups import Appended
 from engine.aio.turns import Turns
 from engine.clock import Ages
 from engine.errors import (
     AlreadyClosedError,
     EngineError,
     FencedError,
-    InvalidArgumentError,
     NotOwnerError,
     SegmentSealedError,
 )
-from engine.limits import LOG_FILE_MESSAGES_MAX, READ_BLOCK_SIZE
+from engine.limits import READ_BLOCK_SIZE
 from engine.model.identity import Identity
 from engine.model.names import SegmentName
 from engine.storage.commit.committer import Committer
 from engine.storage.commit.ports import Backing, Waiter
-from engine.storage.dedup.dedup import producer_id
+from engine.storage.dedup.dedup import Dedup, producer_id
 from engine.storage.file.context import Context, SegmentStatistics
 from engine.storage.file.continuation import Gaps
 from engine.storage.file.format import State
@@ -40,7 +37,6 @@ from engine.storage.file.owners import FileTerms, Lease
 from engine.storage.file.producer_snapshot import save_producer_snapshot
 from engine.storage.file.recovery import Recovered, file_facts
 from engine.storage.file.retention import OLDEST, Limits, Span, ages_of, delete_files, ends, files_to_delete, unlink
-from engine.storage.file.tail import Piece
 from engine.storage.reader import Reader, Stretch
 from engine.storage.waiting import Waiters
 
@@ -56,22 +52,16 @@ _log = logging.getLogger("engine.storage")
 Membership = tuple[int, int]  # in a transaction: its number, and the number of the attempt
 
 
-@dataclass(slots=True)
-class Appends:
-    """Counted since the segment was opened. An append counts when it gets its place, durable or not."""
-
-    messages: int = 0
-    entries: int = 0
-    size: int = 0  # bytes
-    duplicates: int = 0  # entries
-
-
-class Segment:
+class Segment(LogEnd):
     """One segment's log.
 
     `durable_offset` is the end of what readers see and producers get acknowledged: with durability "fsync" it is on the
     medium, with "interval" and "os" it is written to the operating system, with "object" in the segment's backing.
     """
+
+    failed: EngineError | None
+    lease: Lease | None
+    dedup: Dedup
 
     def __init__(
         self,
@@ -87,6 +77,9 @@ class Segment:
 
         `backing`: with durability "object". Then appends go to a file that this owner has begun, never to one found.
         """
+        self._reader = Reader(context, found.files, name.segment_id)
+        self._waiters = Waiters()
+        super().__init__(found.dedup, context.cache, self._reader.tail, self._waiters, context.clock, producer_id)
         # Fixed after open.
         self.lease = lease
         self._backing = backing
@@ -96,18 +89,13 @@ class Segment:
         self._context = context
         # Its state.
         self.sealed = found.sealed
-        self.failed: EngineError | None = None
         self.term = max(term, found.term)
-        self._seals = 0  # calls under way: appends are refused
         self._seal_confirmed = False  # by this process
         self._turns = Turns()  # sealing, closing and inheriting never overlap
-        self._closed = False
         self._heir: str | None = None  # set by leave_to()
         # Its content.
         self._files = found.files
-        self.dedup = found.dedup
-        self._reader = Reader(context, self._files, name.segment_id)
-        self._time_ms = max(f.last_time_ms for f in self._files)
+        self.newest_ms = max(f.last_time_ms for f in self._files)
         last = self._files[-1]
         # Where the log ended, and where it goes on; they differ if there is a gap that no file states yet.
         self._continuation = (found.end, found.restart)
@@ -118,11 +106,10 @@ class Segment:
         self._commit = Committer(
             self, context, durability, last, lease, found.restart, continues=goes_on, backing=backing
         )
+        self.commit_with(self._commit)
         self._groups = self._commit.groups
         self.marks = self._commit.marks
-        self._waiters = Waiters()
         self._wake = self._waiters.wake
-        self._appended = Appends()
         self.retention_due_s: float | None = None  # after retain(): seconds until there is more to do; None: never
         self.consolidation: Consolidation | None = None  # with durability "object"
 
@@ -136,7 +123,7 @@ class Segment:
     @property
     def sealing(self) -> bool:
         """Whether a seal is under way."""
-        return self._seals > 0
+        return self.seals > 0
 
     @property
     def first_offset(self) -> int:
@@ -188,7 +175,7 @@ class Segment:
         return same and self._continuation[1] == last.end_offset
 
     def statistics(self) -> SegmentStatistics:
-        appended, commits, reader = self._appended, self._commit.counters, self._reader
+        appended, commits, reader = self.appended, self._commit.counters, self._reader
         return SegmentStatistics(
             appended_messages=appended.messages,
             appended_entries=appended.entries,
@@ -207,7 +194,7 @@ class Segment:
             size_bytes=self.size_bytes,
             first_offset=self.first_offset,
             durable_offset=self.durable_offset,
-            last_publish_ms=self._time_ms,
+            last_publish_ms=self.newest_ms,
         )
 
     # Append
@@ -229,35 +216,10 @@ class Segment:
         self.append_for(future, memoryview(entries).cast("B"), producer, term, transaction)
         return future
 
-    def append_for(
-        self,
-        waiter: Waiter,
-        entries: memoryview,
-        producer: str,
-        term: int | None,
-        transaction: Membership | None = None,
-        *,
-        several: bool = False,
-    ) -> list[Appended] | None:
-        """append() of bytes, whose result or error `waiter` gets in place of a future.
-
-        `several`: each entry is in the transaction that its header names. The places that the entries get once they are
-        durable; None: the waiter has an error.
-        """
-        try:
-            ended = self.sealed or self._seals or self._closed or self.failed is not None
-            if ended or self.lease is not None or term != self.term:
-                self._check_open(term)
-            named = producer_id(producer) if producer else None
-            return self._append(entries, log.entries(entries, True, transaction, named, several), waiter)
-        except EngineError as e:
-            waiter.set_exception(e)
-            return None
-
-    def _check_open(self, term: int | None) -> None:
-        if self.sealed or self._seals:
+    def check_open(self, term: int | None) -> None:
+        if self.sealed or self.seals:
             raise SegmentSealedError(f"{self.name} is sealed") if self._heir is None else self._gone()
-        if self._closed:
+        if self.closed:
             raise self._gone()
         self.check_lease()
         if self.failed is not None:
@@ -281,30 +243,7 @@ class Segment:
             raise FencedError(f"{self.name}: the term must be at least {self.term}, got {term}")
         self.term = term
 
-    def _append(self, data: memoryview, claims: list[Claim], waiter: Waiter) -> list[Appended]:
-        if messages_of(claims) > LOG_FILE_MESSAGES_MAX:
-            raise InvalidArgumentError(f"an append must have at most {LOG_FILE_MESSAGES_MAX} messages")
-        groups, appended, start = self._groups, self._appended, self._groups.next_offset
-        try:
-            places, fresh = place(self.dedup, claims, start, self._commit.durable_offset)
-        except EngineError:
-            self.dedup.undo(start)
-            raise
-        if len(fresh) < len(claims):
-            appended.duplicates += len(claims) - len(fresh)
-            if not fresh:
-                self._acknowledge_duplicates(waiter, places)
-                return places
-            data, fresh = join_fresh(data, fresh)
-        time_ms = self._time_ms = max(self._time_ms, self._context.clock.time_ms())
-        group = self._commit.add(data, fresh, self.term, time_ms)
-        group.waiters.append((waiter, places))
-        appended.messages += groups.next_offset - start
-        appended.entries += len(fresh)
-        appended.size += len(data)
-        return places
-
-    def _acknowledge_duplicates(self, waiter: Waiter, places: list[Appended]) -> None:
+    def acknowledge_duplicates(self, waiter: Waiter, places: list[Appended]) -> None:
         """The originals may not be durable yet: wait for the newest group."""
         newest = self._groups.newest
         if newest is None:
@@ -324,14 +263,14 @@ class Segment:
         CorruptionError or StorageError. `at_once`: what the system has in its cache is returned directly as well, which
         blocks the loop while it is copied and checked.
         """
-        if self._closed:
+        if self.closed:
             raise AlreadyClosedError(f"{self.name} is closed")
         offset = self.gaps.skip(max(offset, self.first_offset))
         return self._reader.read(offset, max_bytes, at_once) if offset < self.durable_offset else None
 
     async def stretches(self, start: int, stop: int) -> list[Stretch]:
         """The file ranges that hold [start, stop), for local reads. Empty: read through the broker. StorageError."""
-        if self._closed or self.failed is not None or start < self.first_offset:
+        if self.closed or self.failed is not None or start < self.first_offset:
             return []
         start = self.gaps.skip(start)
         return await self._reader.stretches(start, min(stop, self.durable_offset))
@@ -343,7 +282,7 @@ class Segment:
 
     def when_durable(self, offset: int) -> asyncio.Future[None]:
         """Done once `offset` may be read, or never will be: the segment is sealed, failed or closed."""
-        ended = self.sealed or self._closed or self.failed is not None
+        ended = self.sealed or self.closed or self.failed is not None
         return self._waiters.add(offset, done=ended or offset < self.durable_offset)
 
     # Producers
@@ -396,9 +335,9 @@ class Segment:
             self.fence(term)
         if self._seal_confirmed:
             return self.durable_offset
-        if self._closed or self._heir is not None:
+        if self.closed or self._heir is not None:
             raise self._gone()
-        self._seals += 1  # appends are refused from now on, not only once its turn comes
+        self.seals += 1  # appends are refused from now on, not only once its turn comes
         await self._turns.take(self._seal)
         return self.durable_offset
 
@@ -409,7 +348,7 @@ class Segment:
                 self.check_lease()
                 self.sealed = self._seal_confirmed = True
         finally:
-            self._seals -= 1
+            self.seals -= 1
         self._wake()
 
     async def begin_file(self) -> None:
@@ -420,13 +359,13 @@ class Segment:
     def leave_to(self, heir: str) -> None:
         """Refuse appends, and a seal, from now on: another broker will own it. close() is next."""
         self._heir = heir
-        self._seals += 1  # which appends look at
+        self.seals += 1  # which appends look at
 
     async def close(self) -> None:
         """Finish all appends, and close the last file. Idempotent. Never raises: what is durable stays so."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         try:
             await self._turns.take(self._close_file)
         except (EngineError, OSError) as e:
@@ -443,7 +382,7 @@ class Segment:
 
     def release(self) -> None:
         """Release files and memory, without writing to the disk."""
-        self._closed = True
+        self.closed = True
         if self._reader.named is not None:
             self._reader.named.cache.let_go_all(self._files)  # the next open empties the directory
         if self.lease is not None and not self.lease.held:
@@ -508,7 +447,7 @@ class Segment:
 
     async def _end_file(self, last: LogFile, *, closes: bool) -> None:
         """Go on in a new file. `closes`: the last one stays for a while, and gets its footer."""
-        if not self.sealed and not self._closed and self.failed is None and self._files[-1] is last:
+        if not self.sealed and not self.closed and self.failed is None and self._files[-1] is last:
             self.check_lease()
             await self._commit.end_file(closes=closes)
 
@@ -578,13 +517,6 @@ class Segment:
             self._context.handles.retire(self._files.pop())
         self._files.append(file)
         self.gaps = Gaps(self._files, self._continuation)
-
-    def group_durable(self, group: Group) -> None:
-        """Keep its bytes for tailing readers, and wake waiting ones."""
-        for chunk in group.chunks:
-            piece = Piece(group.file, chunk.first_offset, chunk.next_offset, chunk.data)
-            self._context.cache.push(self._reader.tail, piece)
-        self._wake(group.next_offset)
 
     def rolled_back(self, offset: int) -> None:
         self.dedup.rollback(offset, self.durable_offset)

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote
 
+from engine._native.serve.tails import TailCache
 from engine.aio.shielded import shielded
 from engine.aio.workers import Submits, Workers, as_workers, run
 from engine.clock import Clock
@@ -43,7 +44,6 @@ from engine.storage.file.owners import Lease
 from engine.storage.file.page_cache import PageCache
 from engine.storage.file.removal import finish_removal, remaining, remove, term_of
 from engine.storage.file.stored import Stored, stored
-from engine.storage.file.tail import TailCache
 
 if TYPE_CHECKING:
     from engine.model.backups import KeptSegment

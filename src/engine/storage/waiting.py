@@ -15,10 +15,10 @@ class Waiters:
     and the next ones must not wait for everything that these readers do.
     """
 
-    __slots__ = ("_due", "_waiting", "_waking")
+    __slots__ = ("_due", "_waking", "waiting")
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self.waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._due: deque[asyncio.Future[None]] = deque()  # to be resumed
         self._waking = False
 
@@ -28,19 +28,19 @@ class Waiters:
         if done:
             future.set_result(None)
         else:
-            self._waiting.append((offset, future))
+            self.waiting.append((offset, future))
         return future
 
     def wake(self, below: int | None = None) -> None:
         """Resume those that wait for offsets below a limit, without one all, in the order of their arrival."""
-        if not self._waiting:
+        if not self.waiting:
             return
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for offset, future in waiting:
             if below is None or offset < below:
                 self._due.append(future)
             elif not future.done():
-                self._waiting.append((offset, future))
+                self.waiting.append((offset, future))
         if not self._waking:
             self._wake_some()
 

@@ -109,6 +109,9 @@ cdef class FileJob(Job):
             PyBuffer_Release(&self.views[i])
         self.views_count = 0
 
+    cdef bint failed(self):
+        return self.file.write_error or self.file.sync_error
+
     @property
     def padded(self):
         """Whether the zeros were written."""

@@ -10,9 +10,14 @@ cdef struct Task:
 
 cdef class Job:
     cdef Task* task                              # the first field of the struct that the kind of job keeps
+    cdef object done                             # done(None, its error or None), on the loop; None: not asked for
 
     # Return the buffers.
     cdef void release(self)
+    # Whether check() may raise.
+    cdef bint failed(self)
+    # Call done().
+    cdef int tell(self) except -1
 
 
 # What the threads share.

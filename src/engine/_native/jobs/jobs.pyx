@@ -16,8 +16,9 @@ of Job fills a C struct for them while it is constructed: filejob for files, com
 2. A thread removes the first Task, runs it without the mutex, and puts it on `done`. Only the first one there writes a
    byte to `wake_fd`: one wake-up serves all jobs that end until the loop comes, and as take() empties `done` before the
    next byte can be written, the descriptor's buffer never fills and the write never blocks.
-3. The loop, woken by the byte, calls take(): it removes the whole list under the mutex, releases the buffers, and
-   returns the Jobs, oldest first; check() of each raises what its work failed with.
+3. The loop, woken by the byte, calls deliver(), which calls take(): it removes the whole list under the mutex, releases
+   the buffers, and returns the Jobs, oldest first; check() of each raises what its work failed with, and its
+   `done` is called with that.
 4. close() lets the threads run what waits, joins them, and takes the last jobs. After a fork there are no threads to
    join, and their mutex may be locked for ever: the child only forgets it.
 
@@ -26,7 +27,7 @@ All signals are blocked in these threads, so that signals reach the threads of P
 cimport cython
 from libc.stdlib cimport calloc, free
 from posix.signal cimport SIG_BLOCK, SIG_SETMASK, sigfillset, sigset_t
-from posix.unistd cimport getpid, pid_t, write
+from posix.unistd cimport getpid, pid_t, read, write
 
 cdef extern from "<signal.h>" nogil:
     int pthread_sigmask(int how, const sigset_t* wanted, sigset_t* before)
@@ -75,6 +76,24 @@ cdef class Job:
 
     cdef void release(self):
         pass
+
+    cdef bint failed(self):
+        return True
+
+    def end(self):
+        """Tell how it ended, as submit() was asked to."""
+        self.tell()
+
+    cdef int tell(self) except -1:
+        done, self.done = self.done, None
+        error = None
+        if self.failed():
+            try:
+                self.check()
+            except BaseException as e:
+                error = e
+        done(None, error)
+        return 0
 
 
 cdef struct Shared:
@@ -138,8 +157,11 @@ cdef class JobThreads:
     def __dealloc__(self):
         self.close()
 
-    def submit(self, Job job not None):
-        """Queue a job; its buffers must not change until take() returns it. OSError if no thread can be started."""
+    def submit(self, Job job not None, done=None):
+        """Queue a job; its buffers must not change until take() returns it. OSError if no thread can be started.
+
+        `done(None, its error or None)` is called by deliver(), or by end().
+        """
         cdef Shared* shared = self.shared
         cdef Task* task = job.task
         cdef bint more
@@ -150,6 +172,7 @@ cdef class JobThreads:
         pthread_mutex_unlock(&shared.mutex)
         if more:
             self._start_one()
+        job.done = done
         self.jobs[<size_t> task] = job
         task.next = NULL
         pthread_mutex_lock(&shared.mutex)
@@ -195,6 +218,14 @@ cdef class JobThreads:
             found.append(job)
         found.reverse()
         return found
+
+    def deliver(self, int woken):
+        """Read the wake-up from that descriptor, and tell how the jobs that have ended did."""
+        cdef char[64] bytes_read
+        cdef Job job
+        read(woken, bytes_read, sizeof(bytes_read))
+        for job in self.take():
+            job.tell()
 
     def close(self):
         """Run what was submitted, stop the threads, take() the last jobs. Idempotent; nothing after a fork."""

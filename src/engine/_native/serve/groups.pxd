@@ -36,15 +36,27 @@ cdef class Group:
     cdef int take(self, object data, uint32_t term, int64_t time_ms, uint64_t durable_upto) except -1
     cdef Chunk room_for(self, object data, Py_ssize_t size)
 
-# Where the next append goes: into the open group of a file, or into a new one.
+# Where the next append goes, and where each group is; see `storage/commit/groups.py`.
 cdef class GroupQueue:
     cdef public object file               # takes the next append, at `position`; None: it needs a new file
     cdef public uint64_t next_offset
     cdef public uint64_t position
     cdef public Group open                # takes the next append, while it has room; None for none
+    cdef public list queued               # complete, in order
+    cdef public Group ahead               # None for none
+    cdef public list written
+    cdef public list covered
     cdef uint64_t file_size_max, file_messages_max, group_max
+    cdef object known                     # the file whose first offset, and position behind its header, these are
+    cdef uint64_t known_first, known_start
 
-    cpdef Group group_for(self, uint64_t size, uint64_t messages)
+    cdef Group group_of(self, uint64_t size, uint64_t messages)
+    cdef Group join(self, object data, uint64_t messages, uint32_t term, int64_t time_ms, uint64_t durable_upto)
+    cdef int end_open(self) except -1
+    cdef Group head_group(self)
+    cdef Group pop_head(self)
+    cdef list take_for_primary(self, uint64_t writes_max)
+    cdef uint64_t unsynced(self)
 
 # Stamp the whole entries in n bytes, one behind the other from `first_offset` on; the offset after the last.
 cdef uint64_t stamp_all(uint8_t* p, size_t n, uint32_t salt, uint32_t term, uint64_t first_offset, int64_t time_ms,

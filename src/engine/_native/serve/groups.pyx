@@ -188,28 +188,43 @@ cdef class Group:
 
 
 cdef class GroupQueue:
-    """Where the next append goes. Its heir keeps the groups that are complete."""
+    """Where the next append goes, and where each group is on its way. Its heir knows what a failure takes."""
 
     def __init__(self, uint64_t file_size_max, uint64_t file_messages_max, uint64_t group_max):
         self.file_size_max = file_size_max
         self.file_messages_max = file_messages_max
         self.group_max = group_max
+        self.queued, self.written, self.covered = [], [], []
+
+    # The way in
 
     def complete(self):
         """The open group takes no more: `open` is None behind this."""
-        raise NotImplementedError
+        self.end_open()
 
-    cpdef Group group_for(self, uint64_t size, uint64_t messages):
+    cdef int end_open(self) except -1:
+        if self.open is not None:
+            self.queued.append(self.open)
+            self.open = None
+        return 0
+
+    def group_for(self, uint64_t size, uint64_t messages):
         """The group that an append of so many bytes and messages goes to. None: it needs a new file."""
-        cdef uint64_t first
+        return self.group_of(size, messages)
+
+    cdef Group group_of(self, uint64_t size, uint64_t messages):
+        cdef uint64_t held
         if self.file is None:
             return None
-        first = self.file.first_offset
-        if self.position + size > self.file_size_max or self.next_offset + messages - first > self.file_messages_max:
-            if self.position > <uint64_t>self.file.opening.data_position:
+        if self.file is not self.known:
+            self.known = self.file
+            self.known_first, self.known_start = self.file.first_offset, self.file.opening.data_position
+        held = self.next_offset + messages - self.known_first
+        if self.position + size > self.file_size_max or held > self.file_messages_max:
+            if self.position > self.known_start:
                 return None  # an empty file takes an append of any size
         if self.open is None or self.open.size + size > self.group_max:
-            self.complete()
+            self.end_open()
             self.open = Group(self.file, self.position, self.next_offset)
         return self.open
 
@@ -220,12 +235,93 @@ cdef class GroupQueue:
 
     def append(self, data not None, uint64_t messages, uint32_t term, int64_t time_ms, uint64_t durable_upto):
         """Add whole entries to the group that takes them, stamped; that group. None: they need a new file."""
-        cdef Group group = self.group_for(<uint64_t>len(data), messages)
+        return self.join(data, messages, term, time_ms, durable_upto)
+
+    cdef Group join(self, object data, uint64_t messages, uint32_t term, int64_t time_ms, uint64_t durable_upto):
+        cdef Group group = self.group_of(<uint64_t>len(data), messages)
         if group is not None:
             group.take(data, term, time_ms, durable_upto)
             self.next_offset = group.next_offset
             self.position = group.position + group.size
         return group
+
+    def go_on_in(self, file, position=None):
+        """The next append goes to this file, by default behind its header. None: to a new file."""
+        self.end_open()
+        self.file = file
+        if file is not None:
+            self.position = file.opening.data_position if position is None else position
+
+    # The way through the jobs
+
+    @property
+    def head(self):
+        """The group that is written next."""
+        return self.head_group()
+
+    cdef Group head_group(self):
+        return self.queued[0] if self.queued else self.open
+
+    cdef Group pop_head(self):
+        cdef Group group
+        if self.queued:
+            return self.queued.pop(0)
+        group, self.open = self.open, None
+        return group
+
+    def begin_primary(self, *, uint64_t writes_max):
+        """A primary job begins, which covers all that is written. The groups that it writes: the first, and those
+        behind it in the same file, up to `writes_max` bytes together; none if that is 0.
+        """
+        return self.take_for_primary(writes_max)
+
+    cdef list take_for_primary(self, uint64_t writes_max):
+        cdef list writes = []
+        cdef Group head
+        while writes_max > 0:
+            head = self.head_group()
+            if head is None:
+                break
+            if writes and (head.file is not (<Group>writes[0]).file or head.size > writes_max):
+                break
+            writes_max -= min(head.size, writes_max)
+            writes.append(self.pop_head())
+        self.covered, self.written = self.written + writes, []
+        return writes
+
+    def end_primary(self):
+        """The primary job has ended. What it covered, in order."""
+        covered, self.covered = self.covered, []
+        return covered
+
+    def begin_ahead(self):
+        """The ahead job begins. The group that it writes."""
+        self.ahead = self.pop_head()
+        return self.ahead
+
+    def end_ahead(self):
+        """The ahead job has ended. The group that it was to write."""
+        group, self.ahead = self.ahead, None
+        return group
+
+    def take_written(self):
+        """All that is written, to be published without a sync."""
+        written, self.written = self.written, []
+        return written
+
+    @property
+    def unsynced_bytes(self):
+        """In the file, or being written by the primary job, and not known to be on the medium."""
+        return self.unsynced()
+
+    cdef uint64_t unsynced(self):
+        cdef uint64_t size = 0
+        cdef Group group
+        for group in self.written:
+            size += group.size
+        for group in self.covered:
+            size += group.size
+        return size
 
 
 cdef uint64_t stamp_all(uint8_t* p, size_t n, uint32_t salt, uint32_t term, uint64_t first_offset, int64_t time_ms,

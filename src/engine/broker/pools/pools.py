@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from engine._native.serve.meters import Usage
 from engine.aio.bag import Bag
 from engine.aio.memory_limiter import AsyncDualMemoryLimiter, LimitType, MemoryLimit
 from engine.aio.pace import Pace
@@ -28,34 +29,29 @@ if TYPE_CHECKING:
     from engine.broker.limits.limits import BrokerLimits
 
 
-class PublishMemory:
+class PublishMemory(Usage):
     """Bytes received to be stored and not durable yet, over all connections. Loop thread only.
 
     Above the limit, connections that publish are not read from until usage falls to half of it. One read of each
     publishing connection may exceed it.
     """
 
-    __slots__ = ("_held", "in_flight", "limit", "peak")
+    __slots__ = ("_held", "peak")
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.in_flight = 0
+        super().__init__(limit)
         self.peak = 0
         self._held: Bag[Held] = Bag()
 
-    def take(self, size: int, connection: Held) -> None:
-        """The connection has sent `size` bytes."""
-        self.in_flight += size
-        if self.in_flight > self.limit and connection not in self._held:
+    def passed(self, connection: Held) -> None:
+        if connection not in self._held:
             self.peak = max(self.peak, self.in_flight)
             self._held.add(connection)
+            self.holding = True
             connection.hold(Pause.PUBLISHING)
 
-    def free(self, size: int) -> None:
-        """`size` bytes are durable, or refused."""
-        self.in_flight -= size
-        if self._held:
-            self._resume()
+    def fell(self) -> None:
+        self._resume()
 
     def resize(self, limit: int) -> None:
         """Apply a new limit."""
@@ -64,13 +60,14 @@ class PublishMemory:
 
     def _resume(self) -> None:
         if self.in_flight <= self.limit // 2:
-            held, self._held = self._held, Bag()
+            held, self._held, self.holding = self._held, Bag(), False
             for connection in held:
                 connection.release(Pause.PUBLISHING)
 
     def forget(self, connection: Held) -> None:
         """It is closed; the bytes that it sent are still freed one by one."""
         self._held.discard(connection)
+        self.holding = bool(self._held)
 
     def statistics(self) -> PoolStatistics:
         """Usage and limit; `queue`: connections that are not read from."""

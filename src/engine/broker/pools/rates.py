@@ -5,52 +5,38 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from engine._native.serve.meters import SLOT_S, SLOTS, Tally
 from engine.limits import LOAD_WINDOW_S
 
-_SLOT_S = 0.5
-_SLOTS = 10  # a rate is averaged over so many slots, or one less
 _FIRST_S_MIN = 1.0  # the shortest time that a rate is averaged over
 
 
-class Rate:
+class Rate(Tally):
     """Messages and bytes counted, and their recent rates per second. Loop thread only.
 
     A rate that began within the window is averaged over its life so far. One that continues another (`heir`) is
     averaged over the whole window, in which the other one still counts: else their sum would exceed the traffic.
     """
 
-    __slots__ = ("_begun", "_marks", "_time", "bytes", "bytes_per_s", "heir", "messages", "messages_per_s")
+    __slots__ = ("_begun", "_time", "bytes_per_s", "heir", "messages_per_s")
 
     def __init__(self, time: Callable[[], float], *, heir: bool = False) -> None:
         """`time`: seconds, monotonic."""
+        super().__init__(time)
         self.heir = heir
-        self.messages = 0
-        self.bytes = 0
         self.messages_per_s = 0.0
         self.bytes_per_s = 0.0
         self._time = time
         self._begun = time()
-        # (slot, messages, bytes): the totals before each slot of time in which something was counted.
-        self._marks: deque[tuple[int, int, int]] = deque()
-
-    def count(self, messages: int, size: int) -> None:
-        """Add to the totals."""
-        slot, marks = int(self._time() / _SLOT_S), self._marks
-        if not marks or marks[-1][0] != slot:
-            marks.append((slot, self.messages, self.bytes))
-            if len(marks) > _SLOTS:
-                marks.popleft()
-        self.messages += messages
-        self.bytes += size
 
     def sample(self) -> None:
         """Bring the rates up to date. May be called at any interval."""
-        now, marks = self._time(), self._marks
-        first = int(now / _SLOT_S) - _SLOTS + 1
+        now, marks = self._time(), self.marks
+        first = int(now / SLOT_S) - SLOTS + 1
         while marks and marks[0][0] < first:
             marks.popleft()
         _, messages, size = marks[0] if marks else (first, self.messages, self.bytes)
-        elapsed = now - first * _SLOT_S
+        elapsed = now - first * SLOT_S
         if not self.heir:
             elapsed = min(elapsed, max(now - self._begun, _FIRST_S_MIN))
         self.messages_per_s = (self.messages - messages) / elapsed
@@ -59,7 +45,7 @@ class Rate:
     @property
     def silent(self) -> bool:
         """Whether nothing was counted within the window, as of the last sample()."""
-        return not self._marks
+        return not self.marks
 
 
 Counts = tuple[int, ...]
@@ -85,7 +71,7 @@ class Window:
         while samples[1][0] <= now - self._span_s:
             samples.popleft()
         begun, before = samples[0]
-        elapsed = max(now - begun, _SLOT_S)
+        elapsed = max(now - begun, SLOT_S)
         return tuple((count - first) / elapsed for count, first in zip(counts, before, strict=True))
 
     def rest(self, now: float) -> None:

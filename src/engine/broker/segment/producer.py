@@ -1,9 +1,9 @@
 """Producers attached to a segment: their frames are appended, and acknowledged in order when they are durable.
 
-    send() ──> append to the log at once                                     ──> _in_flight ──> receipt or refusal
-         └──> or, in a transaction not known to be open: _held, then append ──┘   in order of sending
+    send() ──> append to the log at once                                     ──> in_flight ───> receipt or refusal
+         └──> or, in a transaction not known to be open: held, then append ───┘   in order of sending
 
-A frame whose transaction has to be looked up waits in `_held`, and so do all frames behind it, so that the log has them
+A frame whose transaction has to be looked up waits in `held`, and so do all frames behind it, so that the log has them
 in the order in which they were sent.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine._native.format.heads import all_encrypted, apparent_heads
-from engine._native.serve.flights import Flight, answered
+from engine._native.serve.flights import Flight, Sender
 from engine._native.serve.undecided import Run, runs_of
 from engine.errors import (
     CorruptionError,
@@ -104,33 +104,22 @@ class _Held(NamedTuple):
             self.sends.answered(append)
 
 
-class Producer:
+class Producer(Sender):
     """One attachment of a producer. Loop thread only.
 
-    Entries are acknowledged, or refused, in the order in which they were sent: `_in_flight` is answered from its head
+    Entries are acknowledged, or refused, in the order in which they were sent: `in_flight` is answered from its head
     only. A refusal that concerns more than one entry ends the attachment: no later entry may overtake the refused
     ones, so the client attaches again and sends again. Where a transaction has ended, what is being appended behind the
     refused frame is answered first: its record may have been in time.
     """
 
-    __slots__ = (
-        "_admitting",
-        "_ending",
-        "_held",
-        "_in_flight",
-        "_limited",
-        "_offsets",
-        "_refusing",
-        "_sequences",
-        "access",
-        "claim",
-        "closed",
-        "connection",
-        "hosted",
-        "ident",
-        "name",
-        "properties",
-    )
+    __slots__ = ("_admitting", "access", "claim", "properties")
+    connection: Peer
+    hosted: HostedSegment
+    in_flight: deque[Flight | Awaited]
+    held: deque[_Held] | None  # a frame whose transaction is being looked up, and those behind it, in order
+    limited: LimitedProducer | None
+    ending: EngineError | None
 
     def __init__(
         self,
@@ -142,32 +131,15 @@ class Producer:
         claim: tuple[int, int, int] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        self.connection = connection
-        self.ident = ident
-        self.hosted = hosted
-        self.name = name
+        super().__init__(connection, ident, hosted, name)
         self.access = access
         self.claim = claim  # to the whole topic
         self.properties = dict(properties or {})  # set by its user
-        self.closed = False
-        self._in_flight: deque[Flight | Awaited] = deque()
-        # A frame whose transaction is being looked up, and those behind it, in order; None: there is none.
-        self._held: deque[_Held] | None = None
         self._admitting: asyncio.Task[None] | None = None
-        # A frame was refused, and later ones with it; the client is told when all frames before it are answered.
-        self._refusing = False
-        self._ending: EngineError | None = None  # what to end with, when all frames are answered
-        # Durable, and not in a receipt yet.
-        self._sequences: list[int] = []
-        self._offsets: list[int] = []
-        self._limited: LimitedProducer | None = None  # where there are limits
 
-    def send(self, payload: memoryview, transaction: str | None = None, attempt: str | None = None) -> None:
-        """Append the entries of one frame. `transaction`, `attempt`: of all of them.
-
-        After a refusal frames are dropped: the client sends them again.
-        """
-        if self._refusing:
+    def send_otherwise(self, payload: memoryview, transaction: str | None, attempt: str | None) -> None:
+        """After a refusal frames are dropped: the client sends them again."""
+        if self.refusing:
             self.connection.sends.dropped(transaction)
             return
         try:
@@ -175,16 +147,19 @@ class Producer:
         except EngineError as e:
             self._refuse_frame(payload, e)
             return
-        if self._limited is None and not self.hosted.encrypted_only:
+        if self.limited is None and not self.hosted.encrypted_only:
             self._send(payload, membership)
         else:
             self._send_checked(payload, membership)
+
+    def ended_at_once(self, append: Flight) -> None:
+        self.refusing = self.refusing or _is_refused_with_all_behind(append)
 
     def _send_checked(self, payload: memoryview, transaction: Membership | None) -> None:
         if self.hosted.encrypted_only and not all_encrypted(payload):
             self._dropped(transaction)  # it cannot be committed as if it had been stored
             self._refuse_frame(payload, EncryptionRequiredError(_UNENCRYPTED))
-        elif self._limited is not None and (parts := self._limited.sent(payload)) is not None:
+        elif self.limited is not None and (parts := self.limited.sent(payload)) is not None:
             self._send_parts(parts, payload, transaction)
         else:
             self._send(payload, transaction)
@@ -201,7 +176,7 @@ class Producer:
         takes all of it, and no limit is to be counted for each. Elsewhere each run of entries in one transaction is
         like a frame of its own.
         """
-        if self._refusing:
+        if self.refusing:
             self.connection.sends.dropped(None, payload)
             return
         try:
@@ -209,14 +184,14 @@ class Producer:
         except EngineError as e:
             self._refuse_frame(payload, e)
             return
-        plain = self._held is None and self._limited is None and not self.hosted.encrypted_only
+        plain = self.held is None and self.limited is None and not self.hosted.encrypted_only
         if plain and self._append_jointly(payload, runs):
             return
         for run in runs:
             entries = payload[run.start : run.stop]
-            if self._refusing:
+            if self.refusing:
                 self.connection.sends.of(run.number).fail()
-            elif self._limited is None and not self.hosted.encrypted_only:
+            elif self.limited is None and not self.hosted.encrypted_only:
                 self._send(entries, (run.number, run.attempt))
             else:
                 self._send_checked(entries, (run.number, run.attempt))
@@ -233,27 +208,24 @@ class Producer:
         if not buffer.append_jointly(payload, runs, flights, sends, self.name):
             return False
         environment.publish.take(len(payload), connection.pressure)
-        self._in_flight.extend(flights)
+        self.in_flight.extend(flights)
         return True
 
     def _send(self, payload: memoryview, transaction: Membership | None) -> None:
-        hosted = self.hosted
-        environment = hosted.environment
+        if transaction is None and self.held is None:
+            flight = self.append_plain(payload)
+            if flight.done():
+                self.ended_at_once(flight)
+            return
+        environment = self.hosted.environment
         environment.publish.take(len(payload), self.connection.pressure)
         now = environment.latency.now()
-        if transaction is None and self._held is None:
-            flight = Flight(self, payload, now, environment.landings.add)
-            self._in_flight.append(flight)
-            hosted.segment.append_for(flight, payload, self.name, hosted.term)
-            if flight.done():
-                self._refusing = self._refusing or _is_refused_with_all_behind(flight)
-            return
         append = self._append_in_turn(payload, transaction, now)
-        self._refusing = self._refusing or _is_refused_with_all_behind(append)
+        self.refusing = self.refusing or _is_refused_with_all_behind(append)
         if isinstance(append, Flight):
-            self._in_flight.append(append)
+            self.in_flight.append(append)
         else:
-            self._in_flight.append(Awaited(append, payload, now))
+            self.in_flight.append(Awaited(append, payload, now))
             append.add_done_callback(self._ended)
 
     # -- limits ----------------------------------------------------------------------------------------------------
@@ -262,12 +234,12 @@ class Producer:
         """Go by these limits from now on."""
         if self.closed:
             return
-        if self._limited is None:
+        if self.limited is None:
             from engine.broker.segment.limited import LimitedProducer
 
-            self._limited = LimitedProducer(self, limits)
+            self.limited = LimitedProducer(self, limits)
         else:
-            self._limited.change(limits)
+            self.limited.change(limits)
 
     def _send_parts(self, parts: list[Part], payload: memoryview, transaction: Membership | None) -> None:
         """Append the entries of a frame that are not too large. In a transaction none is: it cannot be committed."""
@@ -277,7 +249,7 @@ class Producer:
         for part in parts:
             if part.refusal is None:
                 self._send(part.payload, None)
-                if self._refusing:
+                if self.refusing:
                     break  # what is behind it is dropped, as in send()
             else:
                 self._refuse_frame(part.payload, part.refusal)
@@ -288,7 +260,7 @@ class Producer:
         environment.publish.take(len(payload), self.connection.pressure)
         refused: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
         refused.set_exception(error)
-        self._in_flight.append(Awaited(refused, payload, environment.latency.now()))
+        self.in_flight.append(Awaited(refused, payload, environment.latency.now()))
         refused.add_done_callback(self._ended)
 
     # -- in a transaction ------------------------------------------------------------------------------------------
@@ -302,29 +274,29 @@ class Producer:
         if sends is not None:
             sends.begin()
         role = self.connection.role
-        if self._held is None and membership and buffer is not None and buffer.admits(membership[0], role):
+        if self.held is None and membership and buffer is not None and buffer.admits(membership[0], role):
             flight = Flight(self, payload, now, self.hosted.environment.landings.add)
             buffer.append_for(flight, payload, *membership, sends, self.name)
             return flight
         loop = asyncio.get_running_loop()
-        if self._held is None:
-            self._held = deque()
+        if self.held is None:
+            self.held = deque()
             self._admitting = loop.create_task(self._admit_held())
         held = _Held(payload, membership, sends, loop.create_future())
-        self._held.append(held)
+        self.held.append(held)
         return held.appended
 
     async def _admit_held(self) -> None:
         """Append the held frames in order, each when its transaction admits it. After a refusal the rest is dropped."""
-        held = self._held
-        while held and not self._refusing:
+        held = self.held
+        while held and not self.refusing:
             try:
                 append = await self._admit(held[0])
             except Exception as e:
                 append = asyncio.get_running_loop().create_future()
                 append.set_exception(e)
                 held[0].missed(append)
-            self._refusing = self._refusing or _is_refused_with_all_behind(append)
+            self.refusing = self.refusing or _is_refused_with_all_behind(append)
             held.popleft().becomes(append)
         self._drop_held()
 
@@ -337,15 +309,15 @@ class Producer:
 
     def _drop_held(self) -> None:
         """They are not appended: their transactions cannot be committed as if they were."""
-        held, self._held = self._held, None
+        held, self.held = self.held, None
         for frame in held or ():
             frame.appended.cancel()
             frame.missed(frame.appended)
 
     def _leave(self) -> None:
         self.closed = True
-        if self._limited is not None:
-            self._limited.close()
+        if self.limited is not None:
+            self.limited.close()
         if self._admitting is not None:
             self._admitting.cancel()
         self._drop_held()
@@ -356,32 +328,12 @@ class Producer:
     def _ended(self, _: asyncio.Future[list[Appended]]) -> None:
         self.answer()
 
-    def answer(self) -> None:
-        """Answer appends that have ended, in the order of sending.
-
-        Appends that became durable together have all ended when the first of them is answered.
-        """
-        environment, in_flight = self.hosted.environment, self._in_flight
-        now, publish, since = environment.latency.now(), environment.publish, list[float]()
-        while in_flight:
-            messages, size = answered(in_flight, self._sequences, self._offsets, since)
-            if size:
-                publish.free(size)
-                self._count(messages, size)
-            if not in_flight or not self._answer_head(in_flight[0], since):
-                break
-        for begun in since:
-            environment.latency.publish_to_durable_s.observe(now - begun)
-        self._send_receipt()
-        if self._ending is not None and not in_flight:
-            self.close(self._ending)
-
-    def _answer_head(self, head: Flight | Awaited, since: list[float]) -> bool:
+    def answer_head(self, head: Flight | Awaited, since: list[float]) -> bool:
         """Answer one append that has failed, or that was awaited; False if it has not ended."""
         append = head if isinstance(head, Flight) else head.appended
         if not append.done():
             return False
-        self._in_flight.popleft()
+        self.in_flight.popleft()
         self.hosted.environment.publish.free(len(head.payload))
         if append.cancelled():
             return True
@@ -395,23 +347,10 @@ class Producer:
     def _appended(self, places: list[Appended], size: int) -> None:
         messages = 0
         for place in places:
-            self._sequences.append(place.first_sequence)
-            self._offsets.append(place.first_offset)
+            self.sequences.append(place.first_sequence)
+            self.offsets.append(place.first_offset)
             messages += place.count
-        self._count(messages, size)
-
-    def _count(self, messages: int, size: int) -> None:
-        self.hosted.incoming.count(messages, size)
-        if self._limited is not None:
-            self._limited.stored(messages, size)
-
-    def _send_receipt(self) -> None:
-        """One SEND_RECEIPT for all entries that became durable together."""
-        if self._sequences and not self.closed:
-            sequences, self._sequences = self._sequences, []
-            offsets, self._offsets = self._offsets, []
-            if self._limited is None or not self._limited.withholds(sequences, offsets):
-                self.send_receipt(sequences, offsets)
+        self.count(messages, size)
 
     def send_receipt(self, sequences: list[int], offsets: list[int]) -> None:
         """Of entries that are durable, in their order."""
@@ -425,9 +364,9 @@ class Producer:
 
     def _send_all_receipts(self) -> None:
         """Also those that are not paid for: what is said next comes behind them."""
-        self._send_receipt()
-        if self._limited is not None:
-            sequences, offsets = self._limited.take_withheld()
+        self.send_receipts()
+        if self.limited is not None:
+            sequences, offsets = self.limited.take_withheld()
             if sequences:
                 self.send_receipt(sequences, offsets)
 
@@ -451,7 +390,7 @@ class Producer:
                 commands.SendError(producer_id=self.ident, sequence=sequence, code=error.code, message=str(error))
             )
         if over:
-            self._refusing, self._ending = True, error
+            self.refusing, self.ending = True, error
         elif not _is_about_one(error):
             self.close(error)
 

@@ -1,8 +1,9 @@
 """`Connection`: the broker's end of one client's connection.
 
-It dispatches frames to the handlers of their commands, sends answers, and ends what is attached over it when it is
-lost. Its parts: `pressure` (what is paused, and why), `answers` (requests in flight), `receipts`, `openings` (ids),
-`pulse` (signs of life). The handshake is in handshake.py, the table of handlers in handlers.py.
+It dispatches frames to the handlers of their commands (natively, see `_native/serve/arrivals.pyx`), sends answers, and
+ends what is attached over it when it is lost. Its parts: `pressure` (what is paused, and why), `answers` (requests in
+flight), `receipts`, `openings` (ids), `pulse` (signs of life). The handshake is in handshake.py, the handlers are in
+handlers.py.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from engine._native.serve.arrivals import Arrivals
 from engine.broker.pools.attachments import Attached
 from engine.broker.pools.ports import Pause
 from engine.broker.rights.principal import ANONYMOUS
@@ -44,30 +46,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROBE_S = 2.0  # a peer has this long to answer the PING of prove_alive()
-_FRAMES_PER_NOTE = 16  # received, after which the connection's unsent bytes are counted anew
 
 
-class Connection:
+class Connection(Arrivals):
     """A FrameHandler, and a Peer of segments. Loop thread only.
 
     Ids of producers, consumers and sessions are the client's, and unique within its connection.
     """
 
-    __slots__ = ("_guarded", "_handlers", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed",
-                 "consumers", "counted", "features", "host", "needs", "openings", "origin", "pressure", "principal",
-                 "producers", "pulse", "ready", "receipts", "registrations", "stream", "topic_lists", "trusted",
-                 "watches", "whole_entries")  # fmt: skip
+    __slots__ = ("_guarded", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed", "consumers",
+                 "counted", "features", "host", "needs", "openings", "origin", "principal", "producers", "receipts",
+                 "registrations", "stream", "topic_lists", "trusted", "watches", "whole_entries")  # fmt: skip
+    pressure: Backpressure
+    pulse: Pulse
 
     def __init__(
         self, host: Host, stream: FrameStream, handlers: Handlers, guarded: Callable[[], Handlers], *, trusted: bool
     ) -> None:
         """`guarded`: the handlers for a principal that does not have all rights."""
+        memory = host.memory
+        pressure = Backpressure(stream, memory.outbound, self._resumed)
+        super().__init__(pressure, Pulse(), handlers, memory.intake, memory.outbound)
         self.host = host
         self.stream = stream
         self.caller = stream.peer  # a proxy names another peer later
         self.origin = stream.peer  # the client's address, also behind a proxy that is believed
         self.trusted = trusted  # it comes from within this process
-        self.ready = False  # the handshake is done
         self.principal = ANONYMOUS  # from the handshake on
         self._guarded = guarded
         self.needs: Needs | None = None  # where the principal does not have all rights
@@ -76,8 +80,6 @@ class Connection:
         self.closed = False
         self.whole_entries = False  # set where another protocol is spoken
         self.counted = False  # among the connections of its role
-        self.pressure = Backpressure(stream, host.memory.outbound, self._resumed)
-        self.pulse = Pulse()
         self.answers = Answers(self)
         self.receipts = Receipts(self)
         # What is attached over it, by the client's id.
@@ -87,7 +89,6 @@ class Connection:
         self.watches: dict[int, DagWatchSession] = {}
         self.registrations: dict[int, Registration] = {}
         self.topic_lists: dict[int, TopicListSession] = {}
-        self._handlers = handlers
         # Made at the first use.
         self._lists: ListRequests | None = None
         self._sends: ConnectionSends | None = None
@@ -97,36 +98,21 @@ class Connection:
         """Check each request for the principal's rights from now on."""
         from engine.broker.session.revocation import Needs
 
-        self._handlers = self._guarded()
+        self.handlers = self._guarded()
         self.needs = Needs(self)
 
     # -- FrameHandler ----------------------------------------------------------------------------------------------
 
-    def frame_received(self, header: Header, payload: memoryview) -> None:
-        """Run the handler of the frame's command."""
-        pressure, pulse = self.pressure, self.pulse
-        pulse.frames += 1
-        self.host.memory.intake.frame(pressure)
-        if pulse.listener is not None:
-            pulse.wake()
-        if not self.ready:
-            shake_hands(self, header)
-            return
-        handle = self._handlers.get(type(header))
-        if handle is None:
-            self.fail(ProtocolError(f"a broker does not accept {header.command.name} after the handshake"))
-            return
-        try:
-            handle(self, header, payload)
-        except EngineError as e:
-            self.error(getattr(header, "request_id", None) or 0, e)
-        except Exception as e:
-            log.exception("%s from %s failed", header.command.name, self.stream.peer)
-            self.fail(EngineError(f"the broker failed at {header.command.name}: {type(e).__name__}: {e}"))
-        if not pulse.frames % _FRAMES_PER_NOTE:
-            self.host.memory.outbound.note(pressure)
-        if not pressure.writable:
-            pressure.check_answers()
+    def shake_hands(self, header: Header) -> None:
+        shake_hands(self, header)
+
+    def unexpected(self, header: Header) -> None:
+        self.fail(ProtocolError(f"a broker does not accept {header.command.name} after the handshake"))
+
+    def failed(self, header: Header, error: Exception) -> None:
+        """A handler has failed with what is no EngineError."""
+        log.error("%s from %s failed", header.command.name, self.stream.peer, exc_info=error)
+        self.fail(EngineError(f"the broker failed at {header.command.name}: {type(error).__name__}: {error}"))
 
     def pause_writing(self) -> None:
         self.pressure.pause_writing()

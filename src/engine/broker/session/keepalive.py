@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from engine._native.serve.arrivals import Signs
 from engine.wire.commands import Ping
 
 if TYPE_CHECKING:
@@ -18,17 +19,15 @@ SWEEP_S_MAX = 5.0
 _SWEEPS_PER_PERIOD = 4
 
 
-class Pulse:
+class Pulse(Signs):
     """Signs of life of one connection. Times of the loop's clock."""
 
-    __slots__ = ("frame_at", "frames", "heard_at", "known_frames", "listener", "pinged", "received", "since", "taken",
-                 "written_at")  # fmt: skip
+    __slots__ = ("frame_at", "heard_at", "known_frames", "pinged", "received", "since", "taken", "written_at")
+    listener: asyncio.Future[None] | None  # done at the next frame
 
     def __init__(self) -> None:
         now = asyncio.get_running_loop().time()
         self.since = now
-        self.frames = 0  # received
-        self.listener: asyncio.Future[None] | None = None  # done at the next frame
         # As of the last check.
         self.received = -1  # bytes and frames received at `heard_at`
         self.heard_at = now

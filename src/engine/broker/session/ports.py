@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from engine.aio.tasks import Supervisor
     from engine.broker.cluster.broker_calls import BrokerCalls
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     # Runs one request: the connection, the header, the payload.
     Handler = Callable[[Connection, Any, memoryview], None]  # of one type of header
-    Handlers = Mapping[type[Header], Handler]
+    Handlers = dict[type[Header], Handler]
 
 
 class Dialled(Protocol):

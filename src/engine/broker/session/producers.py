@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from engine._native.serve.flights import SendHandler
 from engine.broker.rights.need import Need, on_topic
 from engine.broker.segment.access import applicant
 from engine.broker.session.attaching import attach, check_wanted, evict_dead, open_segment
@@ -250,20 +251,16 @@ def _foreign(connection: Connection, hosted: HostedSegment, why: str) -> Authori
     return connection.denial(_REQUEST, why, _administration(hosted))
 
 
-def send(connection: Connection, header: commands.Send, payload: memoryview) -> None:
-    """SEND."""
+def _unattached(connection: Connection, header: commands.Send, payload: memoryview) -> None:
     ident = header.producer_id
-    if (producer := connection.producers.get(ident)) is not None:
-        if header.several:
-            producer.send_several(payload)
-        else:
-            producer.send(payload, header.transaction, header.attempt)
-        return
     connection.sends.dropped(header.transaction, payload if header.several else None)
     if ident not in connection.openings.closed:
         unknown = NotFoundError(f"no producer {ident} is attached on this connection")
         refusal = commands.SendError(producer_id=ident, sequence=0, code=unknown.code, message=str(unknown))
         connection.send(refusal)
+
+
+send = SendHandler(_unattached)
 
 
 def close_producer(connection: Connection, header: commands.CloseProducer, payload: memoryview) -> None:

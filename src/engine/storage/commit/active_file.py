@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from engine._native.serve.commits import FileEnd
 from engine._native.serve.groups import Group
 from engine.aio.workers import Work, run
 from engine.storage.commit.failures import job_error
@@ -45,12 +46,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("engine.storage")
 
 
-class ActiveFile:
+class ActiveFile(FileEnd):
     """The file that is appended to, if there is one, and how far it is known to be on the medium."""
 
     __slots__ = (
-        "_backing", "_generation", "_handles", "_lease", "_spoilt", "_syncs", "_workers", "file", "pages",
-        "synced_offset", "synced_position",
+        "_backing", "_generation", "_handles", "_lease", "_spoilt", "_syncs", "_workers", "pages",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,7 @@ class ActiveFile:
         mode: str = FSYNC,
     ) -> None:
         """`file`: None if the first append needs a new file. `end`, `position`: of what recovery found, and synced."""
+        super().__init__(context.handles, context.workers.post, write_job, zeros_ahead, backed=backing is not None)
         self._backing = backing
         self._handles = context.handles
         self._workers = context.workers
@@ -71,7 +72,7 @@ class ActiveFile:
         self._lease = lease
         self.pages = context.pages
         self._syncs = mode == FSYNC
-        self.file = file
+        self.file: LogFile | None = file
         if file is not None:
             self.pages.begin(file, position, writes=not self._syncs)
         self._spoilt: LogFile | None = None  # holds the remains of a failed write behind its end
@@ -103,39 +104,15 @@ class ActiveFile:
 
         self._workers.post(make(handle), ended)
 
-    # Writing
+    # Writing: write() is native
 
-    def write(self, groups: Sequence[Group], *, pads: bool, syncs: bool, done: Ended) -> None:
-        """Write groups, one behind the other, at their position, and sync. OSError: the write failed; SyncFailed: the
-        sync. With a backing it is done when that has all of them.
+    def reopening(self, file: LogFile, handle: File, job: WriteJob) -> Work:
+        return partial(self._reopen_and_write, file, handle, job)
 
-        `pads`: write zeros behind the groups, so that the next syncs need not lengthen the file.
-        """
-        file = self.file
-        assert file is not None
-        end = groups[-1].end_position if groups else 0
-        zeros = zeros_ahead(end) if pads else 0
-        buffers, position = [b for group in groups for b in group.buffers], groups[0].position if groups else 0
-        handle = self._pin(file, done)
-        if handle is None:
-            return
-        job = write_job(handle, buffers, position, zeros, syncs)
-        reopens = bool(groups) and file.closing is not None
-
-        def ended(_: object, error: BaseException | None) -> None:
-            self._handles.unpin(file)
-            if error is None:
-                file.allocated = max(file.allocated, end + zeros if job.padded else end)
-                if self._backing is not None and groups:
-                    self._append_all(self._backing, groups, done)
-                    return
-            done(error)
-
-        self._workers.post(partial(self._reopen_and_write, file, handle, job) if reopens else job, ended)
-
-    def _append_all(self, backing: Backing, groups: Sequence[Group], done: Ended) -> None:
+    def append_all(self, groups: Sequence[Group], done: Ended) -> None:
         """Hand groups to the backing. When each has ended, the end of the first that failed counts for all."""
-        left, first = len(groups), None
+        backing, left, first = self._backing, len(groups), None
+        assert backing is not None
 
         def ended(error: BaseException | None) -> None:
             nonlocal left, first

@@ -1,5 +1,7 @@
 """The groups of appends of one segment, from the first append in each to its end. No input or output, no loop.
 
+What repeats with each append and each commit is the native base (`_native/serve/groups.pyx`).
+
 Appends that arrive together share a `Group`: it is written by one call and becomes durable, or fails, as a whole.
 `Groups` knows where each of them is:
 
@@ -20,7 +22,6 @@ group fails all behind it, and the next append gets the offset of the first that
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
 from engine._native.serve.groups import Group, GroupQueue
@@ -34,7 +35,7 @@ GROUP_MAX = 8 * MIB  # a group of this size takes no more appends
 class Groups(GroupQueue):
     """Where each group of a segment is, and where the next append goes."""
 
-    __slots__ = ("ahead", "covered", "queued", "written")
+    __slots__ = ()
 
     def __init__(self, file: LogFile | None, next_offset: int, file_size_max: int) -> None:
         """`file`: takes the next append, at its end. None: the next append needs a new file, see go_on_in()."""
@@ -43,75 +44,12 @@ class Groups(GroupQueue):
         self.file = file
         self.next_offset = next_offset
         self.position = 0 if file is None else file.end_position
-        # See the picture above.
-        self.queued: deque[Group] = deque()
-        self.ahead: Group | None = None
-        self.written: list[Group] = []
-        self.covered: list[Group] = []
 
-    # The way in
-
-    def go_on_in(self, file: LogFile | None, position: int | None = None) -> None:
-        """The next append goes to this file, by default behind its header. None: to a new file."""
-        self.complete()
-        self.file = file
-        if file is not None:
-            self.position = file.opening.data_position if position is None else position
-
-    def complete(self) -> None:
-        if self.open is not None:
-            self.queued.append(self.open)
-            self.open = None
-
-    # The way through the jobs
-
-    @property
-    def head(self) -> Group | None:
-        """The group that is written next."""
-        return self.queued[0] if self.queued else self.open
-
-    def _pop_head(self) -> Group:
-        if self.queued:
-            return self.queued.popleft()
-        group, self.open = self.open, None
-        assert group is not None
-        return group
-
-    def begin_primary(self, *, writes_max: int) -> list[Group]:
-        """A primary job begins, which covers all that is written. The groups that it writes: the first, and those
-        behind it in the same file, up to `writes_max` bytes together; none if that is 0.
-        """
-        writes: list[Group] = []
-        while writes_max > 0 and (head := self.head) is not None:
-            if writes and (head.file is not writes[0].file or head.size > writes_max):
-                break
-            writes_max -= head.size
-            writes.append(self._pop_head())
-        self.covered, self.written = self.written + writes, []
-        return writes
-
-    def end_primary(self) -> list[Group]:
-        """The primary job has ended. What it covered, in order."""
-        covered, self.covered = self.covered, []
-        return covered
+    # The way through the jobs; the rest is native
 
     def give_back(self, groups: list[Group]) -> None:
         """These are in the file, and the sync that was to cover them was not tried."""
         self.written = groups + self.written
-
-    def begin_ahead(self) -> Group:
-        self.ahead = self._pop_head()
-        return self.ahead
-
-    def end_ahead(self) -> Group:
-        group, self.ahead = self.ahead, None
-        assert group is not None
-        return group
-
-    def take_written(self) -> list[Group]:
-        """All that is written, to be published without a sync."""
-        written, self.written = self.written, []
-        return written
 
     # What there is
 
@@ -127,11 +65,6 @@ class Groups(GroupQueue):
         if self.written:
             return self.written[-1]
         return self.covered[-1] if self.covered else None
-
-    @property
-    def unsynced_bytes(self) -> int:
-        """In the file, or being written by the primary job, and not known to be on the medium."""
-        return sum(g.size for g in self.written) + sum(g.size for g in self.covered)
 
     # Failure
 

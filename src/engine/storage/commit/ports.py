@@ -1,9 +1,8 @@
-"""What group commit needs of the segment whose appends it commits, and what it counts for the segment."""
+"""What group commit needs of the segment whose appends it commits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from engine._native.serve.groups import Appended, Group
@@ -70,18 +69,6 @@ class Backing(Protocol):
 
     async def keep_inherited(self, snapshot: bytes) -> None:
         """Keep the producer snapshot of the parents. Raises NotOwnerError, StorageError."""
-
-
-@dataclass(slots=True)
-class Counters:
-    """Counted since the segment was opened."""
-
-    commits: int = 0
-    commit_bytes: int = 0
-    syncs: int = 0
-    rolls: int = 0
-    write_failures: int = 0
-    sync_failures: int = 0
 
 
 class Waiter(Protocol):

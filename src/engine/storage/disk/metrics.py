@@ -1,13 +1,10 @@
-"""What storage measures: the duration of syncs, the size of commits, when the newest messages became durable."""
+"""What storage measures: the duration of syncs, the size of commits."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from engine.aio.histogram import COUNT, SIZE_BYTES, Histogram, HistogramStatistics
-
-MARKS_MAX = 16  # newest commits of a segment whose time is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,23 +37,3 @@ class StorageMetrics:
         self.sync_s = Histogram()
         self.commit_bytes = Histogram(SIZE_BYTES)
         self.commit_appends = Histogram(COUNT)
-
-
-class Marks:
-    """When the newest messages of a segment became durable, on the monotonic clock."""
-
-    __slots__ = ("_marks",)
-
-    def __init__(self) -> None:
-        self._marks: deque[tuple[int, float]] = deque(maxlen=MARKS_MAX)  # (first offset of a commit, time), rising
-
-    def add(self, first_offset: int, now: float) -> None:
-        """A commit that begins at the offset has just become durable."""
-        self._marks.append((first_offset, now))
-
-    def since(self, offset: int) -> float | None:
-        """When the message at an offset became durable; None: before the commits that are remembered."""
-        for first, at in reversed(self._marks):
-            if first <= offset:
-                return at
-        return None

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
 
 from engine._native.jobs.jobs import Job, JobThreads
-from engine.aio.workers import Done, ThreadWorkers, Work, call
-
-_WAKES_READ = 64
+from engine.aio.workers import Done, ThreadWorkers, Work
 
 
 class NativeWorkers(ThreadWorkers):
@@ -23,39 +20,30 @@ class NativeWorkers(ThreadWorkers):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._native: JobThreads | None = None
         self._wakes = (-1, -1)  # a pipe: readable when jobs have ended
-        self._waiting: dict[Job, Done] = {}
 
     def post(self, work: Work, done: Done) -> None:
         """Post a native job to a native thread, other work to one of Python's."""
-        if isinstance(work, Job) and self._serves(asyncio.get_running_loop()):
-            assert self._native is not None
-            try:
-                self._native.submit(work)
-            except OSError as e:
-                asyncio.get_running_loop().call_soon(done, None, e)
-            else:
-                self._waiting[work] = done
-        else:
-            super().post(work, done)
+        loop = asyncio.get_running_loop()
+        if isinstance(work, Job):
+            native = self._native if self._loop is loop else self._threads_for(loop)
+            if native is not None:
+                try:
+                    native.submit(work, done)
+                except OSError as e:
+                    loop.call_soon(done, None, e)
+                return
+        super().post(work, done)
 
-    def _serves(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def _threads_for(self, loop: asyncio.AbstractEventLoop) -> JobThreads | None:
+        """The native threads, where they serve this loop."""
         if self._loop is None:
             self._loop = loop
             self._wakes = os.pipe()
             for end in self._wakes:
                 os.set_blocking(end, False)
             self._native = JobThreads(self._wakes[1], self._threads_max)
-            loop.add_reader(self._wakes[0], self._ended)
-        return self._loop is loop and self._native is not None
-
-    def _ended(self) -> None:
-        assert self._native is not None
-        os.read(self._wakes[0], _WAKES_READ)
-        self._deliver(self._native.take())
-
-    def _deliver(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._waiting.pop(job)(*call(job.check))
+            loop.add_reader(self._wakes[0], self._native.deliver, self._wakes[0])
+        return self._native if self._loop is loop else None
 
     def close(self) -> None:
         native, self._native = self._native, None
@@ -63,7 +51,8 @@ class NativeWorkers(ThreadWorkers):
             jobs = native.close()
             if not self._loop.is_closed():  # else nothing waits any more
                 self._loop.remove_reader(self._wakes[0])
-                self._deliver(jobs)
+                for job in jobs:
+                    job.end()
             for fd in self._wakes:
                 os.close(fd)
         super().close()

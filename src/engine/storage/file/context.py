@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from engine._native.serve.tails import TailCache
 from engine.aio.workers import Workers
 from engine.clock import Clock
 from engine.model.names import SegmentName
@@ -15,7 +16,6 @@ from engine.storage.disk.disk import Disk
 from engine.storage.disk.metrics import StorageMetrics
 from engine.storage.file.handles import Handles
 from engine.storage.file.page_cache import PageCache
-from engine.storage.file.tail import TailCache
 
 BeforeChange = Callable[[SegmentName], Awaitable[None]]
 

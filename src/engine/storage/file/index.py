@@ -15,12 +15,13 @@ MARK_SIZE = 24  # offset u64, position u64, time ms i64; on disk: do not change
 class Index:
     """Marks in the order of the file; offsets and positions rise, times never fall."""
 
-    __slots__ = ("_offsets", "_positions", "_times")
+    __slots__ = ("_offsets", "_positions", "_times", "due")
 
     def __init__(self, marks: Iterable[tuple[int, int, int]] = ()) -> None:
         self._offsets = array("Q")
         self._positions = array("Q")
         self._times = array("q")
+        self.due = 0  # the position from which on an entry becomes a mark
         for offset, position, time_ms in marks:
             self._append(offset, position, time_ms)
 
@@ -31,10 +32,11 @@ class Index:
         self._offsets.append(offset)
         self._positions.append(position)
         self._times.append(time_ms)
+        self.due = position + LOG_INDEX_BYTES_STEP
 
     def add(self, offset: int, position: int, time_ms: int) -> None:
         """An entry begins here; it becomes a mark if it lies a step behind the last one."""
-        if not self._positions or position - self._positions[-1] >= LOG_INDEX_BYTES_STEP:
+        if position >= self.due:
             self._append(offset, position, time_ms)
 
     def rollback(self, offset: int) -> None:
@@ -42,6 +44,7 @@ class Index:
         keep = bisect_left(self._offsets, offset)
         for column in (self._offsets, self._positions, self._times):
             del column[keep:]
+        self.due = self._positions[-1] + LOG_INDEX_BYTES_STEP if self._positions else 0
 
     @property
     def first_time_ms(self) -> int | None:
