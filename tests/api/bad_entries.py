@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import pytest
 
 import engine
-from engine._native.serve import log
+from engine._native.serve import commits, log
 from engine.model.names import TopicName
-from engine.storage import segment as storage_segment
 from tests.reference.hostile_entries import Form
 
 GOOD = 3  # messages before and behind a bad entry
@@ -23,7 +21,7 @@ def older_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     def entries(data: Any, check_body: bool = True, *said: Any) -> Any:
         return log.entries(data, False, *said)
 
-    monkeypatch.setattr(storage_segment, "log", types.SimpleNamespace(**{**vars(log), "entries": entries}))
+    monkeypatch.setattr(commits, "claims_of", entries)
 
 
 async def hosted(opened: Any, topic: str, segment_id: int = 0) -> Any:

@@ -52,7 +52,7 @@ async def test_a_limit_that_is_set_at_one_broker_holds_at_all_for_what_is_attach
             for broker in found:
                 await until(
                     lambda broker=broker: any(
-                        p._limited is not None and p._limited._throttle is not None
+                        p.limited is not None and p.limited._throttle is not None
                         for c in broker.connections
                         for p in c.producers.values()
                     )

@@ -29,7 +29,7 @@ STEP_BYTES = 1 << 20  # a heap grows by
 def bulk_memory() -> Iterator[None]:
     """Freed memory is kept from now on, also behind the block; objects that exist are not collected inside it."""
     keep_freed_memory()
-    frozen = gc.get_freeze_count() > 0  # by who runs this: its objects stay so
+    frozen = gc.get_freeze_count() > 0  # by the caller: its objects stay so
     gc.freeze()
     try:
         yield
