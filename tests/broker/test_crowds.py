@@ -20,6 +20,7 @@ CLIENTS = 200
 TOPICS = 3_000
 CONSUMED = 10
 READS_MAX = 16 * MIB
+SLACK = 512 * MIB if "asan" in os.environ.get("LD_PRELOAD", "") else 0  # the sanitizer keeps what was freed
 RUN = "import json, listeners as l; l.QUIET_S = 0.5"
 
 
@@ -52,4 +53,4 @@ def run_crowd(kind: str, topics: int) -> dict[str, float]:
 def test_half_of_a_crowd_reads_nothing(kind, topics, most):
     found = run_crowd(kind, topics)
     assert (found["answered"], found["refused"], found["deaf"]) == (CLIENTS // 2, 0, CLIENTS // 2)
-    assert found["resident_growth"] < most
+    assert found["resident_growth"] < most + SLACK
