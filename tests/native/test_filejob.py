@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import signal
+import time
 import warnings
 from collections.abc import Callable
 
@@ -120,6 +121,30 @@ def test_close_runs_what_was_submitted_and_hands_it_out(fd, pipe):
     assert threads.take() == []
     with pytest.raises(RuntimeError):
         threads.submit(FileJob(fd, [b"x"], 0, 0, False))
+
+
+def test_an_error_of_one_that_is_told_keeps_it_from_no_other(fd, pipe):
+    told: list[int] = []
+
+    def tell(i: int) -> None:
+        told.append(i)
+        if i in {1, 2}:
+            raise ValueError(f"of {i}")
+
+    threads = JobThreads(pipe[1], 1)
+    for i in range(5):
+        threads.submit(FileJob(fd, [b"x"], i, 0, False), lambda _, error, i=i: tell(i))
+    time.sleep(0.05)  # so that they end together, as a rule
+    raised = []
+    while len(told) < 5:
+        assert select.select([pipe[0]], [], [], WAIT_S_MAX)[0], f"only {told} were told"
+        try:
+            threads.deliver(pipe[0])
+        except ValueError as e:
+            raised += [str(one) for one in (e.__context__, e) if one is not None]
+    assert told == [0, 1, 2, 3, 4]
+    assert raised == ["of 1", "of 2"]
+    threads.close()
 
 
 def test_what_is_no_buffer_is_refused_and_lends_nothing(fd):

@@ -80,10 +80,6 @@ cdef class Job:
     cdef bint failed(self):
         return True
 
-    def end(self):
-        """Tell how it ended, as submit() was asked to."""
-        self.tell()
-
     cdef int tell(self) except -1:
         done, self.done = self.done, None
         error = None
@@ -94,6 +90,20 @@ cdef class Job:
                 error = e
         done(None, error)
         return 0
+
+
+cpdef int tell_all(object jobs) except -1:
+    """Tell how each of an iterator of jobs ended, as submit() was asked to. Raises what one of those told has raised,
+    behind the others: they are of other segments, and would wait for ever.
+    """
+    cdef Job job
+    try:
+        for job in jobs:
+            job.tell()
+    except BaseException:
+        tell_all(jobs)  # the rest of the iterator
+        raise
+    return 0
 
 
 cdef struct Shared:
@@ -160,7 +170,7 @@ cdef class JobThreads:
     def submit(self, Job job not None, done=None):
         """Queue a job; its buffers must not change until take() returns it. OSError if no thread can be started.
 
-        `done(None, its error or None)` is called by deliver(), or by end().
+        `done(None, its error or None)` is called by deliver(), or by tell_all().
         """
         cdef Shared* shared = self.shared
         cdef Task* task = job.task
@@ -222,10 +232,8 @@ cdef class JobThreads:
     def deliver(self, int woken):
         """Read the wake-up from that descriptor, and tell how the jobs that have ended did."""
         cdef char[64] bytes_read
-        cdef Job job
         read(woken, bytes_read, sizeof(bytes_read))
-        for job in self.take():
-            job.tell()
+        tell_all(iter(self.take()))
 
     def close(self):
         """Run what was submitted, stop the threads, take() the last jobs. Idempotent; nothing after a fork."""

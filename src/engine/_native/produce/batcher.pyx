@@ -495,7 +495,7 @@ cdef class Batcher:
         cdef Message m
         cdef Builder* b
         cdef Py_ssize_t size, room = min(self.pending_max - self.pending_bytes, s.room)
-        cdef Py_ssize_t hashed_from = s.at, hashed_to = s.at
+        cdef Py_ssize_t hashed_from = s.at, hashed_to = s.at, ahead = 1
         cdef uint32_t[HASHED] hashes
         cdef uint32_t index
         m.properties_size = 0
@@ -507,7 +507,9 @@ cdef class Batcher:
             if columns.keys is not None:
                 size = view_get(&columns.keys.view, s.at, &m.key)
                 if s.at == hashed_to:
-                    hashed_from, hashed_to = s.at, min(s.at + HASHED, stop)
+                    # Twice as many each time: a stretch may end with any message, and leaves few that it has hashed.
+                    hashed_from, hashed_to = s.at, min(s.at + ahead, stop)
+                    ahead = min(2 * ahead, HASHED)
                     hash_keys(&columns.keys.view, hashed_from, hashed_to, self.key_hash, hashes)
             m.key_size = max(size, 0)
             if m.value_size > VALUE_MAX or m.key_size > KEY_MAX:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from engine._native.jobs.jobs import Job, JobThreads
+from engine._native.jobs.jobs import Job, JobThreads, tell_all
 from engine.aio.workers import Done, ThreadWorkers, Work
 
 
@@ -48,11 +48,11 @@ class NativeWorkers(ThreadWorkers):
     def close(self) -> None:
         native, self._native = self._native, None
         if native is not None and self._loop is not None:
-            jobs = native.close()
-            if not self._loop.is_closed():  # else nothing waits any more
+            jobs, waits = native.close(), not self._loop.is_closed()
+            if waits:
                 self._loop.remove_reader(self._wakes[0])
-                for job in jobs:
-                    job.end()
             for fd in self._wakes:
                 os.close(fd)
+            if waits:
+                tell_all(iter(jobs))
         super().close()
