@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from engine import __version__ as engine_version
+from engine.broker.upkeep.cluster_check import WARNING, _of_member
 from engine.cli.demo_servers import free_ports
 from engine.clock import SystemClock
 from engine.metadata import keys
+from engine.metadata.etcd.inspection import Member
 from engine.metadata.etcd.store import EtcdMetadataStore
 from tests.cli.cli_server import start_server, stop_server
 from tests.kit.etcd import Etcd, new_prefix
@@ -95,3 +97,11 @@ def test_a_build_that_the_cluster_has_left_behind_does_not_start(
         assert "Traceback" not in str(refused.value)
     finally:
         stop_server(newer)
+
+
+@pytest.mark.parametrize("version", ["3.5.0", "3.5.1", "3.5.6", "3.5.6-rc.1", "3.5.7", "3.5.16", "3.4.23", "3.6.0", ""])
+def test_members_that_may_end_themselves_are_told(version: str):
+    found = _of_member(Member("etcd1:2379", version=version, quota_bytes=1 << 31))
+    told = [one.text for one in found if one.what == "etcd etcd1:2379 version" and one.state == WARNING]
+    assert bool(told) is (version in ("3.5.0", "3.5.1", "3.5.6", "3.5.6-rc.1"))
+    assert all("3.5.7 or later" in text for text in told)

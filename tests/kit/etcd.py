@@ -100,6 +100,11 @@ class Member:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def has_panicked(self) -> bool:
+        """Whether it has ended itself, as etcd before 3.5.5 does where a read-only transaction runs out of time."""
+        return not self.running and any("unexpected error during txn" in line for line in self._said)
+
     def kill(self) -> None:
         """End it at once, as kill -9 does. Idempotent."""
         if self._process is not None:
@@ -130,6 +135,8 @@ class Etcd:
             if not member.running:
                 member.start(self._cluster)
         for member in self.members:
+            if member.has_panicked:
+                member.start(self._cluster)
             member.ready()
 
     def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,13 @@ AHEAD_S_MAX = 2.0  # of a clock: its time is known to about a second
 QUOTA_SHARE_MAX = 0.8
 HISTORY_S_MAX = 3600.0  # brokers have etcd forget what is older than ten minutes
 OK, WARNING, FAILED = "ok", "warning", "failed"
+# Of 3.5, by its change log: issues 14110 (a panic, mended in 3.5.5) and 14891 (another, in 3.5.7), pull request 13908
+# (members that disagree, in 3.5.3).
+_SOUND_FROM = (3, 5, 7)
+_UNSOUND = (
+    "must be 3.5.7 or later: earlier members of 3.5 end themselves where a read runs out of time, and before 3.5.3 "
+    "they may disagree after one was killed"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +101,19 @@ async def findings_of(
     return findings
 
 
+def _number_of(version: str) -> tuple[int, ...]:
+    """Its numbers, as far as they are some."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
 def _of_member(member: Member) -> list[Finding]:
     what = f"etcd {member.endpoint}"
     if member.fault:
         return [Finding(what, FAILED, member.fault)]
     role = "leader" if member.leads else "member"
     found = [Finding(what, FAILED if member.alarms else OK, ", ".join((f"{member.version}, {role}", *member.alarms)))]
+    if _SOUND_FROM[:2] == (number := _number_of(member.version))[:2] and number < _SOUND_FROM:
+        found.append(Finding(f"{what} version", WARNING, f"{member.version} {_UNSOUND}"))
     size = f"{member.database_bytes / 1e6:.1f} MB"
     if member.quota_bytes is None:
         found.append(Finding(f"{what} space", WARNING, f"{size}; it does not tell its quota (/metrics)"))
