@@ -1,11 +1,13 @@
 # cython: language_level=3
 """Threads that do blocking work without the interpreter lock."""
+from cpython.ref cimport PyObject
 
 
 # The work of one job. From submit() until take() it belongs to the threads.
 cdef struct Task:
     void (*run)(Task*) noexcept nogil
     Task* next                                   # in the waiting queue, or the list of those done
+    PyObject* job                                # that has this task; from submit() until take(), a reference
 
 
 cdef class Job:
@@ -26,7 +28,6 @@ cdef struct Shared
 
 cdef class JobThreads:
     cdef Shared* shared                          # NULL after close()
-    cdef dict jobs                               # address of a Task: its Job, kept alive by this entry
     cdef int threads_max
 
     cdef int _start_one(self) except -1

@@ -11,8 +11,8 @@ of Job fills a C struct for them while it is constructed: filejob for files, com
        ^                             +---- 1 byte to wake_fd, if `done` was empty
        +---- the loop reads wake_fd --+
 
-1. submit() puts the Job into `jobs`, which keeps it and its buffers alive, appends its Task to the waiting queue and
-   signals one thread. A new thread is started only where as many tasks wait as threads are idle, up to `threads_max`.
+1. submit() takes a reference to the Job, which keeps it and its buffers alive, appends its Task to the waiting queue
+   and signals one thread. A new thread is started only where as many tasks wait as threads are idle, up to `threads_max`.
 2. A thread removes the first Task, runs it without the mutex, and puts it on `done`. Only the first one there writes a
    byte to `wake_fd`: one wake-up serves all jobs that end until the loop comes, and as take() empties `done` before the
    next byte can be written, the descriptor's buffer never fills and the write never blocks.
@@ -24,7 +24,7 @@ of Job fills a C struct for them while it is constructed: filejob for files, com
 
 All signals are blocked in these threads, so that signals reach the threads of Python.
 """
-cimport cython
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdlib cimport calloc, free
 from posix.signal cimport SIG_BLOCK, SIG_SETMASK, sigfillset, sigset_t
 from posix.unistd cimport getpid, pid_t, read, write
@@ -146,15 +146,16 @@ cdef void* _work(void* argument) noexcept nogil:
     return NULL
 
 
-@cython.no_gc_clear                              # keeps the jobs alive until __dealloc__ has stopped the threads
 cdef class JobThreads:
     """Runs Jobs on up to `threads_max` threads, each started when there is work for one more.
+
+    A job under way has a reference that Python's collector of cycles does not know of: a thread uses its memory, and by
+    what it tells it may be part of a cycle, with these threads in it.
 
     A byte is written to `wake_fd` when take() has jobs again. All methods must be called on one thread.
     """
 
     def __cinit__(self, int wake_fd, int threads_max):
-        self.jobs = {}
         self.threads_max = max(1, min(threads_max, THREADS_MAX))
         self.shared = <Shared*> calloc(1, sizeof(Shared))
         if self.shared == NULL:
@@ -183,7 +184,8 @@ cdef class JobThreads:
         if more:
             self._start_one()
         job.done = done
-        self.jobs[<size_t> task] = job
+        Py_INCREF(job)
+        task.job = <PyObject*> job
         task.next = NULL
         pthread_mutex_lock(&shared.mutex)
         if shared.first == NULL:
@@ -222,7 +224,8 @@ cdef class JobThreads:
         shared.done = NULL
         pthread_mutex_unlock(&shared.mutex)
         while task != NULL:
-            job = self.jobs.pop(<size_t> task)
+            job = <Job> task.job
+            Py_DECREF(job)
             task = task.next
             job.release()
             found.append(job)
