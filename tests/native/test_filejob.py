@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import select
 import signal
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -145,6 +147,27 @@ def test_an_error_of_one_that_is_told_keeps_it_from_no_other(fd, pipe):
     assert told == [0, 1, 2, 3, 4]
     assert raised == ["of 1", "of 2"]
     threads.close()
+
+
+def test_a_job_under_way_is_not_collected_with_what_it_tells(fd, pipe):
+    class Owned(FileJob):
+        def done(self, _: object, error: BaseException | None) -> None:
+            """It is part of a cycle: the job, itself, and by it the threads."""
+
+    def begin() -> weakref.ref[Owned]:
+        threads = JobThreads(pipe[1], 1)
+        threads.submit(FileJob(fd, [b"x"], 0, 0, False))
+        job = Owned(fd, [b"x"], 1, 0, False)
+        job.threads = threads
+        threads.submit(job, job.done)
+        return weakref.ref(job)
+
+    job = begin()
+    gc.collect()
+    assert job() is not None
+    assert job() in job().threads.close()
+    gc.collect()
+    assert job() is None
 
 
 def test_what_is_no_buffer_is_refused_and_lends_nothing(fd):
