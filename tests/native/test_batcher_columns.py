@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,24 +37,6 @@ def test_columns_make_the_entries_that_single_sends_make(values: Any, keys: Any)
         one.send_nowait(value, key=key)
     assert many.add_columns(values, keys) == len(ROWS)
     assert [e.data for e in sealed(many)] == [e.data for e in sealed(one)]
-
-
-def test_entries_of_one_message_hash_no_keys_in_vain() -> None:
-    keys = pa.array([b"%16384d" % i for i in range(400)])
-    values = [b""] * len(keys)
-
-    def cost(rows: int) -> float:
-        """Of one message, in seconds of this thread, in calls with so many."""
-        times = []
-        for _ in range(3):
-            subject = batcher(messages_max=1)
-            begun = time.thread_time()
-            for at in range(0, len(keys), rows):
-                subject.add_columns(values[at : at + rows], keys[at : at + rows])
-            times.append(time.thread_time() - begun)
-        return min(times)
-
-    assert cost(400) < 2 * cost(1)
 
 
 def test_rows_of_bytes_are_values() -> None:

@@ -12,7 +12,8 @@ of Job fills a C struct for them while it is constructed: filejob for files, com
        +---- the loop reads wake_fd --+
 
 1. submit() takes a reference to the Job, which keeps it and its buffers alive, appends its Task to the waiting queue
-   and signals one thread. A new thread is started only where as many tasks wait as threads are idle, up to `threads_max`.
+   and signals one thread. A new thread is started only where as many tasks wait as threads are idle, up to
+   `threads_max`.
 2. A thread removes the first Task, runs it without the mutex, and puts it on `done`. Only the first one there writes a
    byte to `wake_fd`: one wake-up serves all jobs that end until the loop comes, and as take() empties `done` before the
    next byte can be written, the descriptor's buffer never fills and the write never blocks.
