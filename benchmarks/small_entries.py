@@ -239,22 +239,33 @@ def instructions(python: str, way: str, rounds: int) -> float:
     """Of one entry."""
     valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--instr-atstart=no"]
     run = in_child(python, way, rounds, *valgrind, after=["--counted"])
-    found = re.search(r"Collected : (\d+)", run.stderr)
+    return collected(run.stderr) / rounds / ENTRIES[way]
+
+
+def collected(said: str) -> int:
+    """The instructions that valgrind says it has counted."""
+    found = re.search(r"Collected : (\d+)", said)
     if found is None:
-        raise RuntimeError(f"valgrind has counted nothing: {run.stderr}")
-    return int(found[1]) / rounds / ENTRIES[way]
+        raise RuntimeError(f"valgrind has counted nothing: {said}")
+    return int(found[1])
 
 
 def calls(way: str, rounds: int) -> None:
     """Print the functions of Python that an entry calls, the most frequent first."""
     profile = cProfile.Profile(builtins=False)
     uvloop.run(measure(way, rounds, counted=False, profile=profile))
+    print_calls(profile, way, rounds * ENTRIES[way], "an entry", by=0)
+
+
+def print_calls(profile: cProfile.Profile, way: str, rounds: int, of: str, by: int) -> None:
+    """The functions of Python that were called in so many rounds; first the most frequent (`by` 0), or those that take
+    the longest by themselves (2).
+    """
     found: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
-    entries = rounds * ENTRIES[way]
-    print(f"{way}: {sum(count for count, *_ in found.values()) / entries:.2f} calls an entry")
-    for (file, line, name), (count, _, own, *_) in sorted(found.items(), key=lambda each: -each[1][0])[:120]:
+    print(f"{way}: {sum(count for count, *_ in found.values()) / rounds:.2f} calls {of}")
+    for (file, line, name), (count, _, own, *_) in sorted(found.items(), key=lambda each: -each[1][by])[:120]:
         place = f"{file.rpartition('engine/')[2]}:{line} {name}"
-        print(f"{count / entries:8.2f} calls {own / entries * 1e6:8.2f} us  {place}")
+        print(f"{count / rounds:8.2f} calls {own / rounds * 1e6:8.2f} us  {place}")
 
 
 def main() -> None:

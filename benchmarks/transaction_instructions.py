@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import cProfile
 import gc
-import pstats
-import re
 import statistics
 import subprocess
 import sys
@@ -31,7 +29,7 @@ import uvloop
 
 sys.path.append(str(Path(__file__).resolve().parent))  # a benchmark may run as a script
 
-from small_entries import TINY, count_instructions
+from small_entries import TINY, collected, count_instructions, print_calls
 from support import rows
 from transaction_rates import AT_ONCE, GROUP, SEGMENTS, send_groups
 
@@ -73,22 +71,14 @@ def instructions(python: str, way: str, groups: int) -> float:
     valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--instr-atstart=no"]
     words = [*valgrind, python, __file__, "--way", way, "--groups", str(groups), "--counted"]
     run = subprocess.run(words, capture_output=True, text=True, check=True, timeout=1200)
-    found = re.search(r"Collected : (\d+)", run.stderr)
-    if found is None:
-        raise RuntimeError(f"valgrind has counted nothing: {run.stderr}")
-    return int(found[1]) / groups
+    return collected(run.stderr) / groups
 
 
 def calls(way: str, groups: int) -> None:
     """Print the functions of Python that a group calls, the most expensive first."""
     profile = cProfile.Profile(builtins=False)
     uvloop.run(measure(way, groups, False, profile))
-    stats = pstats.Stats(profile)
-    found: dict[Any, Any] = stats.stats  # type: ignore[attr-defined]
-    print(f"{way}: {sum(count for count, *_ in found.values()) / groups:.0f} calls a group")
-    for (file, line, name), (count, _, own, *_) in sorted(found.items(), key=lambda each: -each[1][2])[:100]:
-        place = f"{file.rpartition('engine/')[2]}:{line} {name}"
-        print(f"{count / groups:8.2f} calls {own / groups * 1e6:8.2f} us  {place}")
+    print_calls(profile, way, groups, "a group", by=2)
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ class ByUnit(LoadFileScheduling):
         return lost
 
     def schedule(self) -> None:
-        """Again for who is in place of a lost worker: it begins its last test when it is told that no other comes."""
+        """Again for the worker in place of a lost one: it begins its last test when it is told that no other comes."""
         again = self.collection is not None
         super().schedule()
         if again:
