@@ -29,9 +29,7 @@ cdef class Arrivals:
         """Run the handler of the frame's command."""
         cdef Signs pulse = self.pulse
         pulse.frames += 1
-        self.intake.add(1)
-        if self.intake.frames > self.intake.budget:
-            self.intake.passed(self.pressure)
+        self.intake.frame(self.pressure)
         if pulse.listener is not None:
             pulse.wake()
         if not self.ready:

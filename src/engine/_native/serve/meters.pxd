@@ -33,4 +33,5 @@ cdef class TurnFrames:
     cdef int64_t budget
     cdef bint counting                    # the end of this turn is scheduled
 
+    cpdef int frame(self, object connection) except -1
     cdef int add(self, int64_t frames) except -1

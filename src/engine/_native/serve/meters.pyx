@@ -104,11 +104,12 @@ cdef class TurnFrames:
     def __init__(self, int64_t budget):
         self.budget = budget
 
-    def frame(self, connection):
+    cpdef int frame(self, object connection) except -1:
         """Count one frame of a connection."""
         self.add(1)
         if self.frames > self.budget:
             self.passed(connection)
+        return 0
 
     def counted(self, int64_t frames):
         """Count so many; all of this turn."""
