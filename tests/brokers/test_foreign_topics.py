@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import secrets
 import types
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -40,16 +41,19 @@ AT_ONCE = 240
 CHANGED = 200
 WAIT_S_MAX = 300.0
 BESIDE = TopicName.parse(MINE)
+MARK = secrets.token_hex(8)  # in each name of a foreign topic, and in no other text that this process has
 _SKIPPED = (types.ModuleType, type, types.FrameType, types.CoroutineType, asyncio.AbstractEventLoop, asyncio.Future)
 
 
 def foreign_name(number: int) -> TopicName:
     """Each tenth is a topic of replies, which brokers delete when it is not used any more."""
-    return reply_topic(BESIDE, number) if number % 10 == 0 else TopicName("public", "default", f"foreign-{number}")
+    if number % 10 == 0:
+        return reply_topic(BESIDE, int(MARK, 16) << 64 | number)
+    return TopicName("public", "default", f"foreign-{MARK}-{number}")
 
 
 def is_foreign(text: str) -> bool:
-    return "foreign-" in text or "replies-" in text
+    return MARK in text
 
 
 class Other:
