@@ -99,9 +99,8 @@ class Life:
             await pending.record(number, claims, 0, type(pending.offsets)(offsets))
 
     async def sweep(self) -> None:
-        for partition in range(PARTITIONS):
-            await self.coordinator.abort_expired(partition)
-            await self.coordinator.collect(partition)
+        await self.coordinator.abort_expired(range(PARTITIONS))
+        await self.coordinator.collect(range(PARTITIONS))
 
     async def quiet(self) -> None:
         """Until everything that was heard is applied."""

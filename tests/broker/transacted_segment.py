@@ -257,8 +257,7 @@ class World:
         await self.reopen()
         assert self.readable() == offsets
         self.clock.advance(3600)
-        for partition in range(16):
-            await self.coordinator.collect(partition)
+        await self.coordinator.collect(range(16))
         assert not await self.metadata.list("/txn/", keys.prefix_end("/txn/"))
         await self.reopen()
         assert self.readable() == offsets

@@ -96,5 +96,4 @@ def hosted(broker: Broker, segment: str) -> HostedSegment:
 
 async def collect(broker: Broker) -> None:
     """Forget what nobody needs."""
-    for partition in range(PARTITIONS):
-        await coordinator(broker).collect(partition)
+    await coordinator(broker).collect(range(PARTITIONS))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.errors import (
     InvalidArgumentError,
@@ -15,9 +18,7 @@ from engine.errors import (
 from engine.limits import TRANSACTION_TIMEOUT_S_MAX
 from engine.metadata import keys
 from engine.metadata.store import ABSENT
-from engine.model.transactions import (
-    partition_of,
-)
+from engine.model.transactions import PARTITIONS, parse_id, partition_of
 from tests.control.transaction_world import ABORTED, COMMITTED, OPEN, WRITE, World
 
 
@@ -100,8 +101,53 @@ async def test_two_who_sweep_at_once_abort_once(world: World) -> None:
     world.clock.advance(6)
     brokers = [world.coordinator(), world.coordinator()]
     partition = partition_of(view.number)
-    assert sum(await asyncio.gather(*(b.abort_expired(partition) for b in brokers))) == 1
+    assert sum(await asyncio.gather(*(b.abort_expired([partition]) for b in brokers))) == 1
     assert sum(b.counters.timed_out for b in brokers) == 1
+
+
+@given(st.data())
+async def test_a_sweep_of_some_partitions_does_what_each_needs(data: st.DataObject) -> None:
+    """Begun, timed out, ended and kept too long, in any partition: what is not this sweeper's stays as it is."""
+    world = World()
+    begun = [await world.coordinator().begin(seconds) for seconds in data.draw(st.lists(st.sampled_from((5, 900))))]
+    for view in begun:
+        if data.draw(st.booleans()):
+            await world.coordinator().end(view.number, ABORTED)
+    ended = {view.number for view in begun} - {view.number for view in await world.coordinator().list_open()}
+    mine = sorted(data.draw(st.sets(st.integers(0, PARTITIONS - 1))))
+    sweeper = world.coordinator()
+    for seconds in (6, 600):
+        await sweeper.abort_expired(mine)  # it sees each before it is overdue
+        world.clock.advance(seconds)
+    short = {view.number for view in begun if view.header.span_ms == 5000} - ended
+    assert await sweeper.abort_expired(mine) == 0
+    assert sweeper.counters.timed_out == sum(partition_of(number) in mine for number in short)
+    gone = {number for number in ended | short if partition_of(number) in mine}  # all ended 600 s ago
+    assert await sweeper.collect(mine) == len(gone)
+    left = {parse_id(key.rpartition("/")[2]) for key in await world.store.list_keys("/txn/", keys.prefix_end("/txn/"))}
+    assert left == {view.number for view in begun} - gone
+    await world.store.close()
+
+
+async def test_a_sweep_reads_once_where_nothing_is_under_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And once for each partition that has some, and once for those behind the last."""
+    sweeper, reads, real = world.coordinator(), [], world.store.list_index
+
+    async def counted(*args: Any) -> Any:
+        reads.append(args)
+        return await real(*args)
+
+    monkeypatch.setattr(world.store, "list_index", counted)
+    assert await world.sweep(sweeper) == (0, 0)
+    assert len(reads) == 2
+    view = await sweeper.begin(600)
+    reads.clear()
+    assert await sweeper.abort_expired(range(PARTITIONS)) == 0
+    assert len(reads) == 3 - (partition_of(view.number) == PARTITIONS - 1)
+    assert [one.number for one in sweeper.open._partitions[partition_of(view.number)].views.values()] == [view.number]
+    await sweeper.end(view.number, COMMITTED)
+    assert await sweeper.abort_expired(range(PARTITIONS)) == 0
+    assert not any(partition.views for partition in sweeper.open._partitions.values()), "its header is still kept"
 
 
 async def test_headers_are_kept_for_their_retention_and_as_long_as_somebody_needs_them(world: World) -> None:

@@ -51,5 +51,4 @@ class World:
 
     async def sweep(self, coordinator: TransactionCoordinator) -> tuple[int, int]:
         """(aborted, collected), over all partitions."""
-        aborted = [await coordinator.abort_expired(p) for p in range(PARTITIONS)]
-        return sum(aborted), sum([await coordinator.collect(p) for p in range(PARTITIONS)])
+        return await coordinator.abort_expired(range(PARTITIONS)), await coordinator.collect(range(PARTITIONS))

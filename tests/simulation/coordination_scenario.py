@@ -7,6 +7,7 @@ the records are deleted, and readers that stop at what is undecided. So whatever
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -70,12 +71,10 @@ class Member:
         """Every member all partitions: two who believe that one is theirs are the rule here."""
         while True:
             await asyncio.sleep(SWEEP_S)
-            for partition in range(PARTITIONS):
-                try:
-                    await self.coordinator.abort_expired(partition)
-                    await self.coordinator.collect(partition)
-                except (EngineError, OutcomeUnknownError):
-                    continue
+            with contextlib.suppress(EngineError, OutcomeUnknownError):
+                await self.coordinator.abort_expired(range(PARTITIONS))
+            with contextlib.suppress(EngineError, OutcomeUnknownError):
+                await self.coordinator.collect(range(PARTITIONS))
 
     async def kill(self) -> None:
         """Whatever it was about to do or say is not done or said."""

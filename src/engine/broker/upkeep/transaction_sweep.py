@@ -71,8 +71,8 @@ class TransactionSweep:
 
     async def abort_expired(self) -> int:
         """Abort the timed-out ones in this broker's partitions; returns how many."""
-        return sum([await self.coordinator.abort_expired(number) for number in self.partitions])
+        return await self.coordinator.abort_expired(self.partitions)
 
     async def collect(self) -> int:
         """Delete expired ended ones in this broker's partitions; returns how many."""
-        return sum([await self.coordinator.collect(number) for number in self.partitions])
+        return await self.coordinator.collect(self.partitions)

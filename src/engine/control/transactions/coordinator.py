@@ -242,10 +242,13 @@ class TransactionCoordinator:
 
     # -- sweeping --------------------------------------------------------------------------------------------
 
-    async def abort_expired(self, partition: int) -> int:
-        """Abort a partition's transactions whose timeout has passed; their number."""
+    async def abort_expired(self, partitions: Sequence[int]) -> int:
+        """Abort the transactions of these partitions, in ascending order, whose timeout has passed; their number."""
         self._steps.sample()
-        return sum([await self._expire(known) for known in await self.open.overdue(partition)])
+        used = await self._headers.with_open(partitions)
+        for partition in set(partitions).difference(used):
+            self.open.emptied(partition)
+        return sum([await self._expire(known) for partition in used for known in await self.open.overdue(partition)])
 
     async def _expire(self, known: TransactionView) -> bool:
         header = known.header.ended(TransactionState.ABORTED, self._clock.time_ms(), expired=True)
@@ -257,10 +260,16 @@ class TransactionCoordinator:
         log.info("transaction %s has timed out and is aborted", known.id)
         return True
 
-    async def collect(self, partition: int) -> int:
-        """Delete a partition's transactions whose retention has passed and that no participant needs; their number."""
-        collected = await self._collector.collect(partition)
-        self.counters.collected += collected
+    async def collect(self, partitions: Sequence[int]) -> int:
+        """Delete transactions of these partitions, in ascending order, that nobody needs any more; their number.
+
+        That is, whose retention has passed and whose participants have applied what was decided.
+        """
+        collected = 0
+        for partition in await self._headers.with_due(partitions, self._steps):
+            done = await self._collector.collect(partition)
+            self.counters.collected += done
+            collected += done
         return collected
 
 

@@ -96,6 +96,31 @@ class HeaderRecords:
             for record in page:
                 yield view_of(record)
 
+    async def with_open(self, partitions: Sequence[int]) -> list[int]:
+        """Those of these partitions, in ascending order, that have open transactions."""
+        return [partition async for partition, _ in self._occupied(INDEX_DEADLINE, partitions)]
+
+    async def with_due(self, partitions: Sequence[int], steps: ForwardSteps) -> list[int]:
+        """Those of these partitions, in ascending order, that may have transactions whose retention has passed."""
+        now_ms = steps.sample()
+        return [partition async for partition, ms in self._occupied(INDEX_FINAL, partitions) if ms <= now_ms]
+
+    async def _occupied(self, index: str, partitions: Sequence[int]) -> AsyncIterator[tuple[int, int]]:
+        """Those of these partitions, in ascending order, that have an entry in the index, each with its least time.
+
+        A read is of the first entry from a partition on, whose ever that is: partitions before it need none. So where
+        nothing is under way one read tells so of all of them.
+        """
+        first = (-1, 0)
+        for partition in partitions:
+            if partition > first[0]:
+                found = await self._metadata.newest.list_index(index, _at(partition, 0), keys.LAST, 1)
+                if not found:
+                    return
+                first = _place_of(found[0][0])
+            if partition == first[0]:
+                yield first
+
     def open_pages(self, partition: int) -> AsyncIterator[list[Record]]:
         """The open headers of a partition, page by page; one may come twice."""
         return self._pages(INDEX_DEADLINE, *_whole(partition))
@@ -199,9 +224,15 @@ def _at(partition: int, time_ms: int) -> str:
     return _PLACE % (partition, time_ms)
 
 
+def _place_of(key: str) -> tuple[int, int]:
+    """Undo _at()."""
+    partition, _, time_ms = key.partition("/")
+    return int(partition, 16), int(time_ms)
+
+
 @cache
 def _whole(partition: int) -> tuple[str, str]:
-    """The index range of a partition. Each is swept every second."""
+    """The index range of a partition."""
     return _until(partition, _TIME_MAX)
 
 

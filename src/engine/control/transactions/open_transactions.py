@@ -54,6 +54,12 @@ class OpenTransactions:
         ages = partition.ages.update({key: view.header.since_ms for key, view in views.items()}, began)
         return [views[key] for key, age in ages.items() if age * 1000 >= views[key].header.span_ms]
 
+    def emptied(self, number: int) -> None:
+        """A sweep of a partition found it without open transactions."""
+        partition = self._partitions.get(number)
+        if partition is None or partition.views:
+            self._partitions[number] = _Partition(self._clock, self._steps)
+
     def left_s(self, view: TransactionView) -> float | None:
         """Seconds until it is aborted; None: its beginning lies in the future, and it was not swept here."""
         age = self._age(view)
