@@ -176,6 +176,23 @@ class Reader:
                 del self.copy[event.key]
 
 
+class IndexReader:
+    """The keys of an index, from a watch of it alone. A record is shown again where one of its index keys changes."""
+
+    def __init__(self, store: EtcdMetadataStore, index: str) -> None:
+        self.keys: set[str] = set()
+        self.task = asyncio.create_task(self.read(store.watch_index(index, "", "z")))
+
+    async def read(self, watch) -> None:
+        async for event in watch:
+            if event.kind is EventKind.PUT:
+                self.keys.add(event.key)
+                if event.key == "/end":
+                    return
+            elif event.kind is EventKind.DELETE:
+                self.keys.discard(event.key)
+
+
 async def keep(session, stop: asyncio.Event) -> None:
     """Refresh a session, as its holder does."""
     while not stop.is_set():
@@ -205,7 +222,7 @@ async def check(server: Etcd, seed: int, kills: int) -> int:
     prefix, rng, stop = new_prefix(), random.Random(seed), asyncio.Event()
     stores = [await open_store(server, prefix, rng.getrandbits(30)) for _ in range(WRITERS + 1)]
     checkers = [Checker(f"c{at}", store, random.Random(rng.random())) for at, store in enumerate(stores[:WRITERS])]
-    reader = Reader(stores[-1])
+    reader, of_index = Reader(stores[-1]), IndexReader(stores[-1], "by")
     session = await stores[0].session(8.0)
     await stores[0].put("/alive", b"", session=session)
     keeping = asyncio.create_task(keep(session, stop))
@@ -213,13 +230,14 @@ async def check(server: Etcd, seed: int, kills: int) -> int:
     await kill_leaders(server, checkers, kills)
     stop.set()
     await asyncio.gather(*running, keeping)
-    await stores[0].put("/end", b"")
-    await asyncio.wait_for(reader.task, 30)
+    await stores[0].put("/end", b"", indexes={"by": "c"})
+    await asyncio.wait_for(asyncio.gather(reader.task, of_index.task), 30)
 
     there = {record.key: record.value for record in await stores[0].list("/", "0")}
     assert reader.copy == there
     assert "/alive" in there
     by_index = {record.key for _, record in await stores[0].list_index("by", "", "z")}
+    assert of_index.keys == by_index
     ranges = {record.key for _, record in await stores[0].list_index("range", "", "z")}
     assert ranges == {key for key in there if key.startswith("/range/")}
     for checker in checkers:
