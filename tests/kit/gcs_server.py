@@ -1,7 +1,7 @@
 """`GcsServer`: a stand-in for Google Cloud Storage in this process, as far as the library asks for it: the XML API.
 
-It is of our own, made after Google's documentation of that API, as no emulator has its conditional PUTs: it shows what the
-library sends (`x-goog-if-generation-match: 0`) and how answers are understood, not what Google's servers do.
+It is of our own, made after Google's documentation of that API, as no emulator has its conditional PUTs: it shows what
+the library sends (`x-goog-if-generation-match: 0`) and how answers are understood, not what Google's servers do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 class GcsServer:
-    """Use it with `async with`. `objects`: by name. `asked`: (method, name, headers) of all requests, without bodies."""
+    """Use it with `async with`. `objects`: by name. `asked`: (method, name, headers) of all requests."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -57,7 +57,7 @@ class GcsServer:
             return _refused(404, "NoSuchBucket")
         if self.slow:
             self.slow -= 1
-            return _refused(503, "SlowDown")
+            return _refused(503, "ServiceUnavailable")
         if not name:
             return self._list(request)
         if "uploads" in request.query or "uploadId" in request.query:
@@ -119,7 +119,7 @@ class GcsServer:
 
 
 def _tag(body: bytes) -> str:
-    return f'"{hashlib.md5(body).hexdigest()}"'  # noqa: S324 - as Google's are
+    return f'"{hashlib.md5(body).hexdigest()}"'
 
 
 def _xml(text: str) -> web.Response:
