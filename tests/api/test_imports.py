@@ -16,6 +16,7 @@ import pytest
 
 import engine
 from engine.broker.session.handlers import HANDLERS, PLACES
+from engine.cli.demo_servers import free_ports
 from engine.wire import commands
 from tests.kit.programs import environment
 
@@ -50,6 +51,39 @@ with engine.open({path!r}) as e, e.producer("t") as producer, e.queue_consumer("
     consumer.acknowledge(consumer.receive(timeout=60))
 """
 
+# `engine serve` as it is, with a client, and its page of metrics, in one process, until its signal.
+SERVED = """
+import asyncio, os, signal
+from engine.broker.settings.config import BrokerConfig
+from engine.cli.serve import serve
+from engine.client.client import AsyncClient
+
+async def use():
+    try:
+        async with AsyncClient("engine://127.0.0.1:{port}") as client:
+            async with await client.producer("t") as producer, await client.queue_consumer("t", "s") as consumer:
+                await producer.send(b"x", key="k")
+                await consumer.acknowledge(await consumer.receive(timeout=60))
+            assert "engine_in_messages_total" in await client.admin.get_metrics()
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+async def both():
+    serving = asyncio.create_task(
+        serve({path!r}, ("127.0.0.1", {port}), ("127.0.0.1", 0), BrokerConfig(), BrokerConfig)
+    )
+    while not serving.done():
+        try:
+            (await asyncio.open_connection("127.0.0.1", {port}))[1].close()
+            break
+        except ConnectionError:
+            await asyncio.sleep(0.05)
+    await use()
+    await serving
+
+asyncio.run(both())
+"""
+
 
 def loaded(program: str) -> set[str]:
     """The modules that a program loads."""
@@ -71,6 +105,14 @@ def test_an_engine_loads_what_it_needs(tmp_path: Path, where: str):
     assert sorted(found & (SELDOM | LATER)) == []
     assert not found & {"engine.client.produce", "engine.client.consume"}
     assert len(found) <= OPEN_MAX, len(found)
+
+
+def test_a_single_server_loads_nothing_of_etcd_and_of_object_stores(tmp_path: Path):
+    (port,) = free_ports(1)
+    found = loaded(SERVED.format(path=str(tmp_path / "data"), port=port))
+    assert {"engine.broker.session.producers", "engine.broker.metrics.whole"} <= found
+    ours = {"engine.metadata.etcd.store", "engine.metadata.etcd.cluster", "engine.storage.objects.remote"}
+    assert sorted(found & ({"grpc", "google.protobuf", "obstore", "boto3"} | ours)) == []
 
 
 def test_messages_load_what_sends_and_receives_them(tmp_path: Path):

@@ -163,6 +163,38 @@ async def test_a_write_that_was_refused_is_none(change: Change) -> None:
     assert (await change.owner()).objects is None
 
 
+async def test_r2_r14_a_session_that_is_fenced_in_that_moment_writes_nothing(change: Change) -> None:
+    """Behind the look at its record, and before the write: the write itself demands that it is as it was seen."""
+    owned = await change.begin([])
+    log = keys.wal("a")
+    await change.inner.put(log, b"lives")
+
+    async def also() -> Mapping[str, int]:
+        found = await change.inner.newest.get(log)
+        assert found is not None
+        if found.value == b"fenced":
+            raise NotOwnerError("the session was fenced")
+        await change.inner.put(log, b"fenced")
+        return {log: found.stat.version}
+
+    change.also = also  # type: ignore[method-assign]
+    with pytest.raises(NotOwnerError, match="was fenced"):
+        await change.run(owned)
+    assert (await change.owner()).objects is None
+
+
+async def test_r14_an_owner_of_a_later_term_is_another_one(change: Change) -> None:
+    """The segment went to another broker and came back to the same session; what began before names nothing."""
+    owned = await change.begin([])
+    await change.ownership.leave(NAME, owned.term, "engine://a")
+    again = await change.ownership.claim(NAME)
+    assert again.term > owned.term
+    with pytest.raises(NotOwnerError):
+        await change.run(owned)
+    assert (await change.owner()).objects is None
+    assert await change.run(again) == WANTED
+
+
 async def test_a_store_that_never_answers_leaves_it_unknown(change: Change) -> None:
     owned = await change.begin([LOST] * 100)
     with pytest.raises(UnknownOutcomeError, match="did not say whether"):

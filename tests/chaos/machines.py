@@ -86,7 +86,7 @@ class Machines:
         self._brokers = brokers
         self._program = tuple(program)
         self._lost = 0
-        self._prefix = new_prefix()
+        self.prefix = new_prefix()
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -119,7 +119,7 @@ class Machines:
     async def _machine(self, number: int) -> Machine:
         etcd = [await self._line(member.client) for member in self.etcd.members]
         s3 = await self._line(int(self.s3.endpoint.rpartition(":")[2]))
-        metadata = f"etcd://{','.join(line.endpoint for line in etcd)}/{self._prefix}"
+        metadata = f"etcd://{','.join(line.endpoint for line in etcd)}/{self.prefix}"
         data = self.root / f"machine-{number}" / "data"
         data.parent.mkdir()
         variables = {

@@ -176,6 +176,23 @@ class Reader:
                 del self.copy[event.key]
 
 
+class IndexReader:
+    """The keys of an index, from a watch of it alone. A record is shown again where one of its index keys changes."""
+
+    def __init__(self, store: EtcdMetadataStore, index: str) -> None:
+        self.keys: set[str] = set()
+        self.task = asyncio.create_task(self.read(store.watch_index(index, "", "z")))
+
+    async def read(self, watch) -> None:
+        async for event in watch:
+            if event.kind is EventKind.PUT:
+                self.keys.add(event.key)
+                if event.key == "/end":
+                    return
+            elif event.kind is EventKind.DELETE:
+                self.keys.discard(event.key)
+
+
 async def keep(session, stop: asyncio.Event) -> None:
     """Refresh a session, as its holder does."""
     while not stop.is_set():
@@ -203,9 +220,14 @@ async def kill_leaders(server: Etcd, checkers: list[Checker], kills: int) -> Non
 async def check(server: Etcd, seed: int, kills: int) -> int:
     """Run it; how many writes were acknowledged."""
     prefix, rng, stop = new_prefix(), random.Random(seed), asyncio.Event()
-    stores = [await open_store(server, prefix, rng.getrandbits(30)) for _ in range(WRITERS + 1)]
+    count = WRITERS + len(server.members)
+    stores = [await open_store(server, prefix, rng.getrandbits(30)) for _ in range(count)]
+    watching = stores[WRITERS:]
+    for at, store in enumerate(watching):  # one at each member, so that each kill breaks the stream of one
+        store._cluster._at = at
     checkers = [Checker(f"c{at}", store, random.Random(rng.random())) for at, store in enumerate(stores[:WRITERS])]
-    reader = Reader(stores[-1])
+    readers = [Reader(store) for store in watching]
+    of_index = [IndexReader(store, "by") for store in watching]
     session = await stores[0].session(8.0)
     await stores[0].put("/alive", b"", session=session)
     keeping = asyncio.create_task(keep(session, stop))
@@ -213,19 +235,21 @@ async def check(server: Etcd, seed: int, kills: int) -> int:
     await kill_leaders(server, checkers, kills)
     stop.set()
     await asyncio.gather(*running, keeping)
-    await stores[0].put("/end", b"")
-    await asyncio.wait_for(reader.task, 30)
+    await stores[0].put("/end", b"", indexes={"by": "c"})
+    await asyncio.wait_for(asyncio.gather(*(one.task for one in (*readers, *of_index))), 30)
+    assert sum(store.statistics().watch_streams for store in watching) > len(watching)
 
     there = {record.key: record.value for record in await stores[0].list("/", "0")}
-    assert reader.copy == there
+    assert all(reader.copy == there for reader in readers)
     assert "/alive" in there
     by_index = {record.key for _, record in await stores[0].list_index("by", "", "z")}
+    assert all(one.keys == by_index for one in of_index)
     ranges = {record.key for _, record in await stores[0].list_index("range", "", "z")}
     assert ranges == {key for key in there if key.startswith("/range/")}
     for checker in checkers:
         assert checker.told.items() <= there.items()
         assert not (checker.absent | checker.deleted) & there.keys()
-        assert checker.told.keys() <= reader.shown
+        assert all(checker.told.keys() <= reader.shown for reader in readers)
         mine = {key for key in there if key.startswith(f"/made/{checker.name}/")}
         assert mine == {key for key in by_index if key.startswith(f"/made/{checker.name}/")} <= checker.told.keys()
     added, unknown = sum(checker.added for checker in checkers), sum(checker.unknown for checker in checkers)

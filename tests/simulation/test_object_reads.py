@@ -238,7 +238,7 @@ def test_what_retention_has_deleted_meanwhile_is_said_as_by_the_broker(monkeypat
     run(body)
 
 
-def test_a_reader_that_was_told_of_objects_that_are_deleted_then_asks_again() -> None:
+def test_r17_a_reader_that_was_told_of_objects_that_are_deleted_then_asks_again() -> None:
     async def body(cluster: SimCluster) -> None:
         ranges = await filled(cluster)
         reads = Reads(cluster)
@@ -330,7 +330,7 @@ def test_damage_is_named_with_key_and_byte_and_the_broker_is_asked(
     assert any("log/simulated/" in text and ", position " in text for text in said), said
 
 
-def test_a_file_of_another_topic_is_never_read_as_this_one() -> None:
+def test_r17_a_file_of_another_topic_is_never_read_as_this_one() -> None:
     """Not even one of the same segment number, offsets and size."""
 
     async def body(cluster: SimCluster) -> None:

@@ -11,6 +11,7 @@ import sys
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -26,7 +27,7 @@ from engine.errors import (
 )
 from engine.storage.objects.location import Location
 from engine.storage.objects.ports import ObjectExistsError, ObjectMissingError
-from engine.storage.objects.probe import probe
+from engine.storage.objects.probe import probe, put_s
 from engine.storage.objects.remote import RemoteObjectStore
 from engine.storage.objects.requests import RequestLimits, Requests, TransientError
 from engine.testing.loop import run_virtual
@@ -382,6 +383,17 @@ def test_the_probe_refuses_a_store_that_accepts_both():
         store.accepts_both = True
         with pytest.raises(UnsupportedError, match="accepts two conditional PUTs"):
             await probe(store, random.Random(4))
+        assert not store.objects
+
+    run_virtual(body())
+
+
+def test_a_put_is_measured_alone_and_nothing_is_left():
+    async def body() -> None:
+        store, loop = FaultyObjectStore(random.Random(3)), asyncio.get_running_loop()
+        store.delay_s_max = 0.04  # of each way
+        clock: Any = SimpleNamespace(monotonic=loop.time)
+        assert 0.02 < await put_s(store, random.Random(4), clock) < 0.08
         assert not store.objects
 
     run_virtual(body())

@@ -106,8 +106,8 @@ def process_count(context: click.Context, parameter: click.Parameter, text: str)
     envvar="ENGINE_METADATA",
     metavar="URL",
     callback=refuse_password,
-    help="etcd://HOST:PORT,…/PREFIX: keep the metadata in etcd, which brokers on one shared data directory have in "
-    "common. One with a password is given as ENGINE_METADATA.",
+    help="etcd://HOST:PORT,…/PREFIX: keep the metadata in etcd, which brokers have in common: those with --objects, or "
+    "on one shared data directory. One with a password is given as ENGINE_METADATA.",
 )
 @click.option(
     "--objects",

@@ -225,7 +225,7 @@ class Consolidation:
     async def retire(self, segment: Segment, doomed: Sequence[Span]) -> int:
         """Delete files, those of spans(), whose record names them; how many. Others stay for another round.
 
-        Raises as run() does.
+        The record first (R17), the objects after the grace. Raises as run() does.
         """
         floor = max((each.end_offset for each in doomed if isinstance(each, NamedSpan)), default=0)
         listed = await self.named.all()

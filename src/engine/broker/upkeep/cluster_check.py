@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine.clock import SystemClock
 from engine.control.base.brokers import BrokerRecord
 from engine.control.base.levels import SUPPORTED, Level
-from engine.errors import EngineError, InvalidConfigurationError
+from engine.errors import DiskFullError, EngineError, InvalidConfigurationError, TimeoutError
 from engine.metadata import keys
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ async def look_at_start(url: str, rng: random.Random) -> list[Finding]:
 
 
 async def standing(url: str, rng: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(the members of etcd, the live brokers). Raises as EtcdMetadataStore.open()."""
-    store = await _open(url, rng)
+    """(the members of etcd, the live brokers). Raises as EtcdMetadataStore.open(), but where etcd is full."""
+    store, _ = await _open_to_look(url, rng)
     try:
         found = [BrokerRecord.of(one) for one in await store.list(keys.BROKERS, keys.prefix_end(keys.BROKERS))]
         at = await store.get(keys.LEVEL)
@@ -83,21 +83,36 @@ async def _level(store: EtcdMetadataStore) -> Finding:
 async def findings_of(
     url: str, objects: str | None, rng: random.Random, environment: Mapping[str, str]
 ) -> list[Finding]:
-    """Everything that brokers need. `objects`: the URL of the object storage. Raises as EtcdMetadataStore.open()."""
+    """Everything that brokers need. `objects`: the URL of the object storage. Raises as EtcdMetadataStore.open(), but
+    where etcd is full or does not answer: then that is what is found.
+    """
+    findings = await _etcd(url, rng)
+    if objects is not None:
+        findings += await _objects(objects, rng, environment)
+    return findings
+
+
+async def _etcd(url: str, rng: random.Random) -> list[Finding]:
     findings: list[Finding] = []
-    store = await _open(url, rng)
+    try:
+        store, full = await _open_to_look(url, rng)
+    except TimeoutError as e:
+        from engine.metadata.etcd.inspection import members_of
+
+        for one in await members_of(url, SystemClock(), rng):
+            findings += _of_member(one)
+        return [*findings, Finding("etcd", FAILED, str(e))]
     try:
         members = await store.members()
         for one in members:
             findings += _of_member(one)
         compacted = max((one.compacted for one in members if one.compacted is not None), default=None)
-        findings += [await _speed(store, rng), await _history(store, compacted)]
+        speed = await _speed(store, rng) if full is None else Finding("etcd writes", FAILED, str(full))
+        findings += [speed, await _history(store, compacted)]
         live = await store.list_keys(keys.BROKERS, keys.prefix_end(keys.BROKERS))
         findings += [Finding("brokers", OK if live else WARNING, f"{len(live)} live"), await _level(store)]
     finally:
         await store.close()
-    if objects is not None:
-        findings += await _objects(objects, rng, environment)
     return findings
 
 
@@ -154,24 +169,31 @@ async def _history(store: EtcdMetadataStore, compacted: int | None) -> Finding:
 
 
 async def _objects(url: str, rng: random.Random, environment: Mapping[str, str]) -> list[Finding]:
-    from engine.storage.objects.probe import probe
+    from engine.storage.objects.probe import probe, put_s
     from engine.storage.objects.remote import RemoteObjectStore
 
-    clock, what = SystemClock(), f"objects {url}"
+    what = f"objects {url}"
     try:
         store = RemoteObjectStore.open(url, environment, rng=rng)
-        began = clock.monotonic()
         try:
             await probe(store, rng)
+            took = await put_s(store, rng, SystemClock())
         finally:
             await store.close()
     except EngineError as e:
         return [Finding(what, FAILED, str(e))]
-    took = 1000 * (clock.monotonic() - began)
-    return [Finding(what, OK, f"conditional writes are honoured; two PUTs, a GET and a deletion took {took:.1f} ms")]
+    return [Finding(what, OK, f"conditional writes are honoured; a PUT takes {1000 * took:.1f} ms")]
 
 
-async def _open(url: str, rng: random.Random) -> EtcdMetadataStore:
+async def _open_to_look(url: str, rng: random.Random) -> tuple[EtcdMetadataStore, DiskFullError | None]:
+    """The store, and why it can only be read, where etcd is full: that is when an operator looks."""
+    try:
+        return await _open(url, rng), None
+    except DiskFullError as e:
+        return await _open(url, rng, writes=False), e
+
+
+async def _open(url: str, rng: random.Random, *, writes: bool = True) -> EtcdMetadataStore:
     from engine.metadata.etcd.url import EtcdUrl
 
     EtcdUrl.parse(url)
@@ -179,4 +201,4 @@ async def _open(url: str, rng: random.Random) -> EtcdMetadataStore:
         from engine.metadata.etcd.store import EtcdMetadataStore
     except ImportError as e:
         raise InvalidConfigurationError(f"etcd needs {e.name}: pip install 'engine[cluster]'") from e
-    return await EtcdMetadataStore.open(url, clock=SystemClock(), rng=rng)
+    return await EtcdMetadataStore.open(url, clock=SystemClock(), rng=rng, writes=writes)

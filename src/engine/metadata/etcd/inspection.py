@@ -70,6 +70,16 @@ async def members(url: EtcdUrl, cluster: Cluster, clock: Clock) -> list[Member]:
     return list(await asyncio.gather(*(_member(url, cluster, clock, endpoint) for endpoint in url.endpoints)))
 
 
+async def members_of(url: str, clock: Clock, rng: random.Random) -> list[Member]:
+    """Each member of a URL, where the store cannot be opened: it has no majority, for instance."""
+    parsed = EtcdUrl.parse(url)
+    cluster = Cluster(parsed, clock=clock, rng=rng, timeout=TIMEOUT_S)
+    try:
+        return await members(parsed, cluster, clock)
+    finally:
+        await cluster.close()
+
+
 async def _member(url: EtcdUrl, cluster: Cluster, clock: Clock, endpoint: str) -> Member:
     try:
         status = await cluster.ask(endpoint, "Status", m.StatusRequest(), TIMEOUT_S)

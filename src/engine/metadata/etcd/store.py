@@ -88,17 +88,21 @@ class EtcdMetadataStore:
         return f"EtcdMetadataStore({self.url!r})"
 
     @classmethod
-    async def open(cls, url: str, *, clock: Clock, rng: random.Random, timeout: float = TIMEOUT_S) -> EtcdMetadataStore:
+    async def open(
+        cls, url: str, *, clock: Clock, rng: random.Random, timeout: float = TIMEOUT_S, writes: bool = True
+    ) -> EtcdMetadataStore:
         """The records below the URL's prefix, which are made where there are none. `timeout`: seconds a call waits.
 
+        Without `writes` nothing is made, and nothing may be written: so it is opened also where etcd is full.
         Raises InvalidArgumentError (the URL), InvalidConfigurationError (a PEM file), AuthenticationError,
         AuthorizationError, TimeoutError, UnsupportedError (the records of a newer build).
         """
         store = cls(EtcdUrl.parse(url), clock=clock, rng=rng, timeout=timeout)
         try:
-            await store._check_format()
-            await store._numbered.begin()
-            await store._numbered.fence()
+            await store._check_format(writes=writes)
+            if writes:
+                await store._numbered.begin()
+                await store._numbered.fence()
         except BaseException:
             await store._numbered.end()
             await store._cluster.close()
@@ -111,15 +115,19 @@ class EtcdMetadataStore:
         store._cluster.follow_files()
         return store
 
-    async def _check_format(self) -> None:
+    async def _check_format(self, *, writes: bool) -> None:
         key = self._layout.format
-        made = m.TxnRequest(compare=[is_revision(key, 0)], success=[put_op(key, FORMAT)], failure=[read_op(key)])
-        answer = await self._cluster.call("Txn", made)
+        if writes:
+            made = m.TxnRequest(compare=[is_revision(key, 0)], success=[put_op(key, FORMAT)], failure=[read_op(key)])
+            answer = await self._cluster.call("Txn", made)
+            there = [] if answer.succeeded else answer.responses[0].response_range.kvs
+        else:  # a full etcd refuses each transaction
+            answer = await self._cluster.call("Range", m.RangeRequest(key=key))
+            there = answer.kvs
         self._read_at(answer.header.revision)
-        if not answer.succeeded:
-            found = answer.responses[0].response_range.kvs[0].value
-            if found != FORMAT:
-                raise UnsupportedError(f"the records at {self.url} must be of format {FORMAT!r}, got {found!r:.40}")
+        if there and there[0].value != FORMAT:
+            found = there[0].value
+            raise UnsupportedError(f"the records at {self.url} must be of format {FORMAT!r}, got {found!r:.40}")
 
     # -- versions --------------------------------------------------------------------------------------------------
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import statistics
 from typing import TYPE_CHECKING
 
 from engine.aio.backoff import RetryDelay
+from engine.clock import Clock
 from engine.errors import StorageError, UnknownOutcomeError, UnsupportedError
 from engine.storage.objects.ports import ObjectExistsError, ObjectMissingError, ObjectStore
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     import random
 
 ATTEMPTS_MAX = 5
+SAMPLES = 5
+SAMPLE_SIZE = 1024
 
 
 async def probe(store: ObjectStore, rng: random.Random) -> None:
@@ -39,6 +43,20 @@ async def probe(store: ObjectStore, rng: random.Random) -> None:
             f"{store!r} accepts two conditional PUTs (If-None-Match: *) of one name; "
             "without them two brokers could write one log: use a store that refuses the second"
         )
+
+
+async def put_s(store: ObjectStore, rng: random.Random, clock: Clock) -> float:
+    """The median of some PUTs of a small object, in seconds. Raises what requests raise."""
+    names = [f"probe/{rng.randbytes(16).hex()}" for _ in range(SAMPLES)]
+    took = []
+    try:
+        for name in names:
+            began = clock.monotonic()
+            await store.put_if_absent(name, [bytes(SAMPLE_SIZE)])
+            took.append(clock.monotonic() - began)
+    finally:
+        await store.delete(names)
+    return statistics.median(took)
 
 
 async def _put(store: ObjectStore, name: str, data: bytes, delay: RetryDelay) -> None:
