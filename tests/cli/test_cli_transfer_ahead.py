@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import engine as api
+from engine.cli.transfer import readers
 from engine.cli.transfer.formats import form_of
 from engine.cli.transfer.importing import Import, Source, Terms
 from engine.cli.transfer.readers import AHEAD_BYTES, BLOCKS_AHEAD, Reader, Rows
+from engine.client.produce.content import content_digest
 from tests.kit.programs import environment
 
 FAULTS = """
@@ -99,6 +101,67 @@ def test_left_early_nothing_is_read_any_more(size: int):
         next(blocks)
     assert reader.closed
     assert all(thread.name != "engine-import" for thread in threading.enumerate())
+
+
+def imported(e: Any, file: Path, progressed: Callable[..., object] = lambda *_: None) -> Import:
+    source = Source(str(file), form_of(file.name, None))
+    try:
+        one = Import(e, source, Terms("t"), progressed)
+        one.run()
+    finally:
+        source.close()
+    return one
+
+
+def test_the_topic_is_made_while_the_content_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "t.csv").write_text("value\n1\n2\n")
+    with api.open(tmp_path / "data") as e:
+        hashed = Source._digest
+
+        def digest(self: Source, wanted: Callable[[], bool]) -> bytes:
+            wait_until(lambda: e.topic_exists("t"))
+            return hashed(self, wanted)
+
+        monkeypatch.setattr(Source, "_digest", digest)
+        one = imported(e, tmp_path / "t.csv")
+        assert (one.result.sent, one.result.name[:7]) == (2, "import-")
+        again = imported(e, tmp_path / "t.csv")
+        assert (again.result.sent, again.result.before, again.result.name) == (0, 2, one.result.name)
+
+
+def test_what_is_interrupted_hashes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "t.csv").write_text("value\n1\n")
+    hashing = threading.Event()
+
+    def digest(self: Source, wanted: Callable[[], bool]) -> bytes:
+        hashing.set()
+        wait_until(lambda: not wanted())
+        return b""
+
+    def interrupted(*_: Any) -> None:
+        assert hashing.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Source, "_digest", digest)
+    with api.open(tmp_path / "data") as e:
+        monkeypatch.setattr(Import, "_make_topic", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            imported(e, tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open("rb") as file:
+        answers = iter([True, False])
+        content_digest(file, lambda: next(answers))
+        assert next(answers, None) is None
+
+
+def test_how_much_of_a_table_of_text_is_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(readers, "CSV_BLOCK_BYTES", 1000)
+    rows = "value\n" + "".join(f"{n:09}\n" for n in range(1000))
+    (tmp_path / "t.csv").write_text(rows)
+    told: list[int] = []
+    with api.open(tmp_path / "data") as e:
+        assert imported(e, tmp_path / "t.csv", lambda read, _: told.append(read)).result.sent == 1000
+    assert told == sorted(told)
+    assert told[-1] == len(rows)
 
 
 def faults(kept: bool) -> int:

@@ -180,7 +180,9 @@ class Mapping:
         example = _as_text(column.drop_null()[0].as_py())
         try:
             kind = arrow.int64() if example.lstrip("-").isdecimal() else arrow.timestamp("ms", "UTC")
-            return column.cast(arrow.string()).cast(kind)
+            # Without a look at whether bytes are UTF-8: what stands for a time is of digits and signs only.
+            text = column.view(arrow.string()) if arrow.types.is_binary(column.type) else column.cast(arrow.string())
+            return text.cast(kind)
         except arrow.ArrowInvalid:
             pass
         found = [None if one is None else _milliseconds(_as_text(one)) for one in column.to_pylist()]

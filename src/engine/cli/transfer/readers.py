@@ -24,8 +24,9 @@ FILE_BUFFER_BYTES = 1 << 20  # of Parquet, of each column
 # Read by a thread while those before them are sent, and while the topic and its producer are made: at least so many
 # blocks, and more of them where they are small.
 BLOCKS_AHEAD = 2
-AHEAD_BYTES = 16 << 20
-BLOCK_BYTES = 4 << 20  # of text
+AHEAD_BYTES = 32 << 20
+BLOCK_BYTES = 4 << 20  # of JSON lines
+CSV_BLOCK_BYTES = 8 << 20  # a thread is woken for each, twice
 FAST_BYTES_MIN = 1 << 16  # of JSON, from which setting up another reader is worth it
 HEAD_BYTES_MAX = 1 << 20  # of the line with the names of a CSV file's columns
 COUNTED_BYTES = 1 << 18  # in which newlines are counted at once: what that takes stays in the cache
@@ -206,13 +207,17 @@ class ParquetReader(Reader):
 
 class CsvReader(Reader):
     """`source`: without compression. `types`: of columns that are not text, by name; set before it is iterated.
+    `whole`: the source is the file `path` from its beginning on, which pyarrow reads by itself then.
 
     Cells are the bytes between the commas. An empty cell without quotes is null, one with quotes is empty.
     """
 
-    def __init__(self, path: str, source: BinaryIO) -> None:
+    def __init__(self, path: str, source: BinaryIO, *, whole: bool = False) -> None:
         self._path = path
         head, rest = _head_line(source)
+        # Read without the interpreter, and into the same memory again: bytes of Python's are new pages for each block.
+        self._begins = source.tell() - len(rest) if whole else None
+        self._file: Any = None
         try:
             self._names = next(csv.reader(io.StringIO(head)), [])
         except csv.Error as e:
@@ -223,6 +228,20 @@ class CsvReader(Reader):
         self.types: dict[str, Any] = {}
         self._source = _Joined(rest, source)
         self.columns: list[str] | None = None
+
+    @property
+    def bytes_read(self) -> int | None:
+        """Of the file; None where it is the source that knows."""
+        return None if self._file is None else self._file.tell()
+
+    def _opened(self) -> Any:
+        import pyarrow
+
+        if self._begins is None:
+            return pyarrow.PythonFile(self._source, "r")
+        self._file = pyarrow.OSFile(self._path)
+        self._file.seek(self._begins)
+        return self._file
 
     def __iter__(self) -> Generator[Rows, None, None]:
         import pyarrow as arrow
@@ -244,8 +263,8 @@ class CsvReader(Reader):
         row = 0
         try:
             blocks = reading.open_csv(
-                arrow.PythonFile(self._source, "r"),
-                reading.ReadOptions(column_names=unique, block_size=BLOCK_BYTES, use_threads=False),
+                self._opened(),
+                reading.ReadOptions(column_names=unique, block_size=CSV_BLOCK_BYTES, use_threads=False),
                 reading.ParseOptions(
                     newlines_in_values=True, invalid_row_handler=invalid, ignore_empty_lines=len(unique) > 1
                 ),
