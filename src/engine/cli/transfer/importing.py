@@ -246,6 +246,8 @@ class Import:
         reader = self._source.reader
         if columns.form != "json" and isinstance(reader, ParquetReader | CsvReader | JsonLinesReader):
             reader.columns = columns.used
+            if isinstance(reader, ParquetReader):
+                reader.coded = columns.key
         if columns.form == "json" and isinstance(reader, ParquetReader | CsvReader):
             check_names(reader.names or [], list(dict.fromkeys(reader.names or [])))
         facts = self._schema.facts

@@ -114,6 +114,8 @@ class Mapping:
                 return self._arrow.array(column, self._arrow.string())
             return [self._of_json(one, what) for one in column]
         if hasattr(column, "dictionary_decode"):
+            if self._is_sent_coded(column.type):
+                return column
             column = column.dictionary_decode()
         if self._decode is not None:
             return [None if one is None else self._decoded(one, what) for one in column.to_pylist()]
@@ -131,6 +133,15 @@ class Mapping:
                 f"the {what} must be text or bytes, got {column.type}; see --value and --key-column"
             )
         return column
+
+    def _is_sent_coded(self, kind: Any) -> bool:
+        """Whether a producer takes such a dictionary as it is."""
+        types = self._arrow.types
+        return (
+            self._decode is None
+            and types.is_int32(kind.index_type)
+            and (types.is_string(kind.value_type) or types.is_binary(kind.value_type))
+        )
 
     def _decoded(self, cell: Any, what: str) -> bytes:
         assert self._decode is not None

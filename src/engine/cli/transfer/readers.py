@@ -174,27 +174,46 @@ def check_names(names: Sequence[str], used: Sequence[str]) -> None:
 
 
 class ParquetReader(Reader):
-    """`path`: of the file. `columns`: to be read; None: all."""
+    """`path`: of the file. `columns`: to be read; None: all. `coded`: one that may come as an Arrow dictionary."""
 
     def __init__(self, path: str) -> None:
         import pyarrow
         import pyarrow.parquet
 
-        self._arrow = pyarrow
+        self._arrow, self._parquet = pyarrow, pyarrow.parquet
         self._path = path
         try:
-            # Pages as they are wanted, not whole columns of a row group before its first row.
-            self._file = pyarrow.parquet.ParquetFile(path, buffer_size=FILE_BUFFER_BYTES, pre_buffer=False)
+            self._file = self._opened()
         except (pyarrow.ArrowException, OSError) as e:
             raise InvalidArgumentError(f"{path} must be a Parquet file: {e}") from e
         self.names = list(self._file.schema_arrow.names)
         self.columns: list[str] | None = None
+        self.coded: str | None = None
         self.count = self._file.metadata.num_rows
+
+    def _use_codes(self) -> None:
+        """Read `coded` as a dictionary where the file has it so. Else Arrow would have to make one."""
+        metadata = self._file.metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        chunks = [chunk for group in groups for chunk in map(group.column, range(group.num_columns))]
+        chunks = [chunk for chunk in chunks if chunk.path_in_schema == self.coded]
+        if chunks and all(
+            # Text that stands there by itself takes four bytes more than it has.
+            chunk.physical_type == "BYTE_ARRAY" and chunk.total_uncompressed_size < 4 * chunk.num_values
+            for chunk in chunks
+        ):
+            self._file = self._opened(metadata=metadata, read_dictionary=[self.coded])
+
+    def _opened(self, **options: Any) -> Any:
+        # Pages as they are wanted, not whole columns of a row group before its first row.
+        return self._parquet.ParquetFile(self._path, buffer_size=FILE_BUFFER_BYTES, pre_buffer=False, **options)
 
     def __iter__(self) -> Generator[Rows, None, None]:
         first = 0
         arrow = self._arrow
         try:
+            if self.coded is not None:
+                self._use_codes()
             # Without threads of pyarrow's own: a thread reads ahead already, and they take turns at small work.
             batches = self._file.iter_batches(batch_size=BLOCK_ROWS, columns=self.columns, use_threads=False)
             for batch in batches:
