@@ -16,9 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import engine as api
+from engine.cli.transfer import readers
 from engine.cli.transfer.formats import form_of
 from engine.cli.transfer.importing import Import, Source, Terms
 from engine.cli.transfer.readers import AHEAD_BYTES, BLOCKS_AHEAD, Reader, Rows
+from engine.client.produce.content import content_digest
+from tests.cli.test_cli_transfer import read
 from tests.kit.programs import environment
 
 FAULTS = """
@@ -99,6 +102,98 @@ def test_left_early_nothing_is_read_any_more(size: int):
         next(blocks)
     assert reader.closed
     assert all(thread.name != "engine-import" for thread in threading.enumerate())
+
+
+def imported(e: Any, file: Path, progressed: Callable[..., object] = lambda *_: None) -> Import:
+    source = Source(str(file), form_of(file.name, None))
+    try:
+        one = Import(e, source, Terms("t"), progressed)
+        one.run()
+    finally:
+        source.close()
+    return one
+
+
+def test_the_topic_is_made_while_the_content_is_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "t.csv").write_text("value\n1\n2\n")
+    with api.open(tmp_path / "data") as e:
+        hashed = Source._digest
+
+        def digest(self: Source, wanted: Callable[[], bool]) -> bytes:
+            wait_until(lambda: e.topic_exists("t"))
+            return hashed(self, wanted)
+
+        monkeypatch.setattr(Source, "_digest", digest)
+        one = imported(e, tmp_path / "t.csv")
+        assert (one.result.sent, one.result.name[:7]) == (2, "import-")
+        again = imported(e, tmp_path / "t.csv")
+        assert (again.result.sent, again.result.before, again.result.name) == (0, 2, one.result.name)
+
+
+def test_what_is_interrupted_hashes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "t.csv").write_text("value\n1\n")
+    hashing = threading.Event()
+
+    def digest(self: Source, wanted: Callable[[], bool]) -> bytes:
+        hashing.set()
+        wait_until(lambda: not wanted())
+        return b""
+
+    def interrupted(*_: Any) -> None:
+        assert hashing.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Source, "_digest", digest)
+    with api.open(tmp_path / "data") as e:
+        monkeypatch.setattr(Import, "_make_topic", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            imported(e, tmp_path / "t.csv")
+    with (tmp_path / "t.csv").open("rb") as file:
+        answers = iter([True, False])
+        content_digest(file, lambda: next(answers))
+        assert next(answers, None) is None
+
+
+def test_how_much_of_a_table_of_text_is_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(readers, "CSV_BLOCK_BYTES", 1000)
+    rows = "value\n" + "".join(f"{n:09}\n" for n in range(1000))
+    (tmp_path / "t.csv").write_text(rows)
+    told: list[int] = []
+    with api.open(tmp_path / "data") as e:
+        assert imported(e, tmp_path / "t.csv", lambda read, _: told.append(read)).result.sent == 1000
+    assert told == sorted(told)
+    assert told[-1] == len(rows)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.string()])
+def test_keys_that_a_file_has_as_a_dictionary_are_sent_as_one(tmp_path: Path, kind: pa.DataType):
+    file = tmp_path / "t.parquet"
+    keys = [None if n % 7 == 0 else f"{'customer' * 4}-{n % 5 + n // 3000}" for n in range(6000)]
+    table = pa.table({"key": pa.array(keys, kind), "other": [f"{n:09}" for n in range(6000)],
+                      "value": [b"%d" % n for n in range(6000)]})  # fmt: skip
+    pq.write_table(table, file, row_group_size=3000)
+    with api.open(tmp_path / "data") as e:
+        assert imported(e, file).result.sent == 6000
+        sent = {int(value): key for key, value, _, _ in read(e, "t")}
+    assert sent == {n: None if key is None else key.encode() for n, key in enumerate(keys)}
+    for name, coded in (("key", True), ("other", False)):
+        reader = readers.ParquetReader(str(file))
+        reader.columns, reader.coded = [name], name
+        kinds = {rows.columns[name].type for rows in reader}
+        assert kinds == {pa.dictionary(pa.int32(), kind) if coded else pa.string()}
+
+
+def test_a_row_whose_key_is_too_large_is_told_of_a_dictionary_too(tmp_path: Path):
+    keys = [*[b"k"] * 50_000, b"k" * 70_000, *[b"k"] * 50_000]
+    pq.write_table(pa.table({"key": keys, "value": [b"v"] * len(keys)}), tmp_path / "t.parquet")
+    reader = readers.ParquetReader(str(tmp_path / "t.parquet"))
+    reader.coded = "key"
+    assert {str(rows.columns["key"].type)[:10] for rows in reader} == {"dictionary"}
+    with (
+        api.open(tmp_path / "data") as e,
+        pytest.raises(api.InvalidArgumentError, match="row 50001: the key is 70,000"),
+    ):
+        imported(e, tmp_path / "t.parquet")
 
 
 def faults(kept: bool) -> int:

@@ -21,7 +21,7 @@ BLOCK_BYTES = 16 << 10
 def run(arguments: list[str]) -> int:
     """In small steps, so that there are many moments to be killed at."""
     exporting.PART_BYTES = PART_BYTES
-    readers.BLOCK_ROWS, readers.BLOCK_BYTES = BLOCK_ROWS, BLOCK_BYTES
+    readers.BLOCK_ROWS, readers.BLOCK_BYTES, readers.CSV_BLOCK_BYTES = BLOCK_ROWS, BLOCK_BYTES, BLOCK_BYTES
     steps, interrupted_at = count(1), int(os.environ.get("INTERRUPT_AT", "0"))
 
     def step() -> None:

@@ -73,6 +73,15 @@ COLUMNS = {
     "arrow large_binary": pa.array(KEYS, pa.large_binary()),
     "arrow large_string": pa.array(TEXTS, pa.large_string()),
     "arrow binary_view": pa.array(KEYS, pa.binary_view()),
+    "arrow dictionary": pa.array(KEYS, pa.binary()).dictionary_encode(),
+    "arrow dictionaries, sliced": pa.chunked_array(
+        [
+            pa.DictionaryArray.from_arrays(
+                pa.array([9, 9, *range(len(part)), 9], pa.int32()).slice(2, len(part)), pa.array([b"x", *part]).slice(1)
+            )
+            for part in (KEYS[:3], KEYS[3:])
+        ]
+    ),
     "arrow string_view": pa.array(TEXTS, pa.string_view()),
     "arrow sliced": pa.concat_arrays([pa.array([b"no"] * 13), pa.array(KEYS)])[13:],
     "arrow chunked": pa.chunked_array([KEYS[:1], [], KEYS[1:100], KEYS[100:]], pa.binary()),
@@ -124,7 +133,14 @@ def test_empty_columns(empty: object) -> None:
         (np.zeros(3), "float64"),
         (np.zeros((2, 2), dtype="S1"), "2-dimensional"),
         (pa.array([1, 2]), "cast it to binary"),
-        (pa.array(["a"]).dictionary_encode(), "with a dictionary"),
+        (pa.array(["a", None]).dictionary_encode(), r"keys\[1\] is null"),
+        (pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), ["a"]), "with a dictionary"),
+        (pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.array(["a", None])), "with a dictionary"),
+        (
+            pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), pa.array(["a"], pa.large_string())),
+            "with a dictionary",
+        ),
+        (pa.array([1]).dictionary_encode(), "cast it to binary"),
         (["\ud800"], "not valid Unicode"),
     ],
 )

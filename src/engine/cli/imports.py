@@ -141,7 +141,9 @@ def standing(one: Any, file: str, interrupted: bool, *, dry_run: bool) -> str:
     if dry_run:
         return f"{read}; nothing was sent" if interrupted else ""
     how = ""
-    if file != STANDARD:
+    if file != STANDARD and not done.name:
+        how = "repeat the command"
+    elif file != STANDARD:
         how = f"repeat the command to complete it; with another FILE, or a mended one, add --name {done.name}"
     elif done.name:
         how = f"repeat the command with the same rows and --name {done.name} to complete it"

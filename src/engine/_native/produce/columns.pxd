@@ -14,6 +14,7 @@ cdef enum Kind:
     FIXED = 3                     # Arrow fixed_size_binary; NumPy V; NumPy uint8 of two dimensions
     PADDED = 4                    # NumPy S: zero bytes at the end do not count
     VIEWS = 5                     # Arrow binary_view, string_view
+    CODES = 6                     # Arrow dictionary of binary or string, whose indices are int32
 
 cdef struct View:
     Kind kind
@@ -22,7 +23,8 @@ cdef struct View:
     Py_ssize_t width              # FIXED, PADDED
     const uint8_t* valid          # Arrow: bitmap, or NULL when nothing is null
     const uint8_t* data
-    const int32_t* offsets32
+    const int32_t* offsets32      # CODES: of the dictionary, as `data` is
+    const int32_t* codes          # CODES: which of these each message is
     const int64_t* offsets64
     const uint8_t** pointers
     Py_ssize_t* sizes             # POINTERS: -1 is null
@@ -48,6 +50,10 @@ cdef inline Py_ssize_t view_get(const View* view, Py_ssize_t i, const uint8_t** 
         words = <const int32_t*> (view.data + 16 * at)
         start[0] = <const uint8_t*> (words + 1) if words[0] <= 12 else view.buffers[words[2]] + words[3]
         return words[0]
+    if view.kind == CODES:
+        at = view.codes[at]
+        start[0] = view.data + view.offsets32[at]
+        return view.offsets32[at + 1] - view.offsets32[at]
     width = view.width
     start[0] = view.data + at * width
     if view.kind == PADDED:

@@ -32,6 +32,7 @@ cdef extern from "arrow_abi.h" nogil:
         int64_t offset
         int64_t n_buffers
         const void** buffers
+        ArrowArray* dictionary
         void (*release)(ArrowArray*) noexcept
     struct ArrowArrayStream:
         int (*get_schema)(ArrowArrayStream*, ArrowSchema*) noexcept
@@ -257,9 +258,17 @@ cdef int take_chunk(Column column, _ArrowChunk chunk, const ArrowSchema* schema,
 cdef Py_ssize_t scan(const View* view, Py_ssize_t at, Py_ssize_t stop, Py_ssize_t size_max,
                      bint nullable) noexcept nogil:
     cdef const uint8_t* start
+    cdef const int32_t* ends
+    cdef int32_t widest = 0
     cdef Py_ssize_t i, size
     if view.kind == FIXED and view.valid is NULL:
         return at if view.width > size_max else -1
+    if view.kind == OFFSETS32 and view.valid is NULL:
+        ends = view.offsets32 + view.first + at - view.base
+        for i in range(stop - at):           # without a way out, so that several are compared at once
+            widest = max(widest, ends[i + 1] - ends[i])
+        if widest <= size_max:
+            return -1
     for i in range(at, stop):
         size = view_get(view, i, &start)
         if size > size_max or (size < 0 and not nullable):
@@ -271,6 +280,12 @@ cdef Py_ssize_t scan(const View* view, Py_ssize_t at, Py_ssize_t stop, Py_ssize_
 cdef int set_format(str name, View* view, const ArrowSchema* schema, const ArrowArray* array) except -1:
     cdef const char* form = schema.format
     memset(view, 0, sizeof(View))
+    if schema.dictionary is not NULL and form[0] == b"i" and form[1] == 0 and array.dictionary is not NULL:
+        set_format(name, view, schema.dictionary, array.dictionary)
+        if view.kind == OFFSETS32 and (array.dictionary.null_count == 0 or array.dictionary.buffers[0] is NULL):
+            view.kind, view.codes = CODES, <const int32_t*> array.buffers[1]
+            view.offsets32 += array.dictionary.offset
+            return 0
     if schema.dictionary is NULL and form[0] in b"zu" and form[1] == 0:
         view.kind = OFFSETS32
         view.offsets32 = <const int32_t*> array.buffers[1]

@@ -27,12 +27,21 @@ cdef uint32_t key32_of(const uint8_t* key, size_t size, int algorithm) noexcept 
     return key32_hash(key, size, algorithm)
 
 
+cdef enum:
+    HASHED_WITHOUT_GIL = 65536    # bytes, from which on other threads may run meanwhile
+
+
 def xxh64(data, uint64_t seed=42):
     """The 64-bit XXH64 of a buffer of bytes."""
     cdef Py_buffer view
+    cdef uint64_t found
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        return xxh64_hash(<const uint8_t*> view.buf, view.len, seed)
+        if view.len < HASHED_WITHOUT_GIL:
+            return xxh64_hash(<const uint8_t*> view.buf, view.len, seed)
+        with nogil:
+            found = xxh64_hash(<const uint8_t*> view.buf, view.len, seed)
+        return found
     finally:
         PyBuffer_Release(&view)
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -30,7 +32,7 @@ from engine.client.base.schema import Schema
 from engine.client.produce.content import content_digest
 from engine.client.produce.table_rows import CheckedColumns
 from engine.client.ranges.arrow_types import form_of as arrow_form_of
-from engine.errors import InvalidArgumentError, NotFoundError
+from engine.errors import EngineError, InvalidArgumentError, NotFoundError
 from engine.model.schema import SchemaType
 
 if TYPE_CHECKING:
@@ -96,7 +98,9 @@ class Source:
             return ParquetReader(self.file)
         self._raw = sys.stdin.buffer if self.file == STANDARD else Path(self.file).open("rb")  # noqa: SIM115 - close()
         source = self._decompressed(self._raw)
-        return CsvReader(self.file, source) if self.form.name == "csv" else JsonLinesReader(self.file, source)
+        if self.form.name == "csv":
+            return CsvReader(self.file, source, whole=source is self._raw and source.seekable())
+        return JsonLinesReader(self.file, source)
 
     def _decompressed(self, raw: BinaryIO) -> BinaryIO:
         if self.form.codec == "gzip":
@@ -109,13 +113,25 @@ class Source:
             return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
         return raw
 
-    def digest(self) -> bytes:
-        """Of the content: what has the same is the same file."""
+    @contextmanager
+    def digest(self) -> Iterator[Callable[[], bytes]]:
+        """Of the content: what has the same is the same file. A thread reads it, and is waited for by the call."""
+        left = threading.Event()
+        with ThreadPoolExecutor(1, "engine-import") as pool:
+            coming = pool.submit(self._digest, lambda: not left.is_set())
+            try:
+                yield coming.result
+            finally:
+                left.set()
+
+    def _digest(self, wanted: Callable[[], bool]) -> bytes:
         with Path(self.file).open("rb") as file:
-            return content_digest(file)
+            return content_digest(file, wanted)
 
     def done(self, rows: int) -> int:
         """How many of the bytes are read, of text, or else about how many."""
+        if isinstance(self.reader, CsvReader) and (read := self.reader.bytes_read) is not None:
+            return read
         if self._raw is not None:
             return self._raw.tell() if self._raw.seekable() else 0
         count = self.reader.count if isinstance(self.reader, ParquetReader) else 0
@@ -142,18 +158,31 @@ class Import:
         lines = source.form.name == "jsonl"
         self._mapping = Mapping(self.columns, self._schema, encoding, lines=lines)
         self.faults: list[str] = []  # the first of them
-        self.result = Imported(terms.topic, terms.name or self._name())
+        self.result = Imported(terms.topic, terms.name or "")
+        self._makes_topic = not (exists or terms.transaction or terms.dry_run)
 
     def _recorded(self) -> Schema[Any]:
         with self._client.topic_view(self._terms.topic) as view:
             return schema_of(view.schemas())
 
-    def _name(self) -> str:
+    def _name(self, digest: bytes) -> str:
         """The same for the same content with the same meaning."""
-        if self._source.file == STANDARD:
-            return ""
         meaning = repr((self._terms.topic, self.columns, self._terms.encoding))
-        return f"import-{hashlib.sha256(self._source.digest() + meaning.encode()).hexdigest()[:24]}"
+        return f"import-{hashlib.sha256(digest + meaning.encode()).hexdigest()[:24]}"
+
+    def _name_it(self) -> None:
+        """Give the result its name. A topic that is missing is made meanwhile, which takes about as long."""
+        if self.result.name or self._source.file == STANDARD:
+            return
+        with self._source.digest() as digest:
+            if self._makes_topic:
+                self._make_topic()
+            self.result.name = self._name(digest())
+
+    def _make_topic(self) -> None:
+        self._client.producer(self._terms.topic).close()
+        with suppress(EngineError), self._client.topic_view(self._terms.topic) as view:
+            view.segments()  # which opens their files
 
     # -- columns -----------------------------------------------------------------------------------------------
 
@@ -217,6 +246,8 @@ class Import:
         reader = self._source.reader
         if columns.form != "json" and isinstance(reader, ParquetReader | CsvReader | JsonLinesReader):
             reader.columns = columns.used
+            if isinstance(reader, ParquetReader):
+                reader.coded = columns.key
         if columns.form == "json" and isinstance(reader, ParquetReader | CsvReader):
             check_names(reader.names or [], list(dict.fromkeys(reader.names or [])))
         facts = self._schema.facts
@@ -236,6 +267,7 @@ class Import:
         with ExitStack() as stack:
             stack.enter_context(bulk_memory())
             blocks = stack.enter_context(self._source.reader.blocks())
+            self._name_it()
             if terms.dry_run:
                 self._rows(blocks, None, 0)
                 return self.result

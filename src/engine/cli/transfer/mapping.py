@@ -114,6 +114,8 @@ class Mapping:
                 return self._arrow.array(column, self._arrow.string())
             return [self._of_json(one, what) for one in column]
         if hasattr(column, "dictionary_decode"):
+            if self._is_sent_coded(column.type):
+                return column
             column = column.dictionary_decode()
         if self._decode is not None:
             return [None if one is None else self._decoded(one, what) for one in column.to_pylist()]
@@ -131,6 +133,15 @@ class Mapping:
                 f"the {what} must be text or bytes, got {column.type}; see --value and --key-column"
             )
         return column
+
+    def _is_sent_coded(self, kind: Any) -> bool:
+        """Whether a producer takes such a dictionary as it is."""
+        types = self._arrow.types
+        return (
+            self._decode is None
+            and types.is_int32(kind.index_type)
+            and (types.is_string(kind.value_type) or types.is_binary(kind.value_type))
+        )
 
     def _decoded(self, cell: Any, what: str) -> bytes:
         assert self._decode is not None
@@ -180,7 +191,9 @@ class Mapping:
         example = _as_text(column.drop_null()[0].as_py())
         try:
             kind = arrow.int64() if example.lstrip("-").isdecimal() else arrow.timestamp("ms", "UTC")
-            return column.cast(arrow.string()).cast(kind)
+            # Without a look at whether bytes are UTF-8: what stands for a time is of digits and signs only.
+            text = column.view(arrow.string()) if arrow.types.is_binary(column.type) else column.cast(arrow.string())
+            return text.cast(kind)
         except arrow.ArrowInvalid:
             pass
         found = [None if one is None else _milliseconds(_as_text(one)) for one in column.to_pylist()]

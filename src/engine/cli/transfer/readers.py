@@ -24,8 +24,9 @@ FILE_BUFFER_BYTES = 1 << 20  # of Parquet, of each column
 # Read by a thread while those before them are sent, and while the topic and its producer are made: at least so many
 # blocks, and more of them where they are small.
 BLOCKS_AHEAD = 2
-AHEAD_BYTES = 16 << 20
-BLOCK_BYTES = 4 << 20  # of text
+AHEAD_BYTES = 32 << 20
+BLOCK_BYTES = 4 << 20  # of JSON lines
+CSV_BLOCK_BYTES = 8 << 20  # a thread is woken for each, twice
 FAST_BYTES_MIN = 1 << 16  # of JSON, from which setting up another reader is worth it
 HEAD_BYTES_MAX = 1 << 20  # of the line with the names of a CSV file's columns
 COUNTED_BYTES = 1 << 18  # in which newlines are counted at once: what that takes stays in the cache
@@ -173,27 +174,46 @@ def check_names(names: Sequence[str], used: Sequence[str]) -> None:
 
 
 class ParquetReader(Reader):
-    """`path`: of the file. `columns`: to be read; None: all."""
+    """`path`: of the file. `columns`: to be read; None: all. `coded`: one that may come as an Arrow dictionary."""
 
     def __init__(self, path: str) -> None:
         import pyarrow
         import pyarrow.parquet
 
-        self._arrow = pyarrow
+        self._arrow, self._parquet = pyarrow, pyarrow.parquet
         self._path = path
         try:
-            # Pages as they are wanted, not whole columns of a row group before its first row.
-            self._file = pyarrow.parquet.ParquetFile(path, buffer_size=FILE_BUFFER_BYTES, pre_buffer=False)
+            self._file = self._opened()
         except (pyarrow.ArrowException, OSError) as e:
             raise InvalidArgumentError(f"{path} must be a Parquet file: {e}") from e
         self.names = list(self._file.schema_arrow.names)
         self.columns: list[str] | None = None
+        self.coded: str | None = None
         self.count = self._file.metadata.num_rows
+
+    def _use_codes(self) -> None:
+        """Read `coded` as a dictionary where the file has it so. Else Arrow would have to make one."""
+        metadata = self._file.metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        chunks = [chunk for group in groups for chunk in map(group.column, range(group.num_columns))]
+        chunks = [chunk for chunk in chunks if chunk.path_in_schema == self.coded]
+        if chunks and all(
+            # Text that stands there by itself takes four bytes more than it has.
+            chunk.physical_type == "BYTE_ARRAY" and chunk.total_uncompressed_size < 4 * chunk.num_values
+            for chunk in chunks
+        ):
+            self._file = self._opened(metadata=metadata, read_dictionary=[self.coded])
+
+    def _opened(self, **options: Any) -> Any:
+        # Pages as they are wanted, not whole columns of a row group before its first row.
+        return self._parquet.ParquetFile(self._path, buffer_size=FILE_BUFFER_BYTES, pre_buffer=False, **options)
 
     def __iter__(self) -> Generator[Rows, None, None]:
         first = 0
         arrow = self._arrow
         try:
+            if self.coded is not None:
+                self._use_codes()
             # Without threads of pyarrow's own: a thread reads ahead already, and they take turns at small work.
             batches = self._file.iter_batches(batch_size=BLOCK_ROWS, columns=self.columns, use_threads=False)
             for batch in batches:
@@ -206,13 +226,17 @@ class ParquetReader(Reader):
 
 class CsvReader(Reader):
     """`source`: without compression. `types`: of columns that are not text, by name; set before it is iterated.
+    `whole`: the source is the file `path` from its beginning on, which pyarrow reads by itself then.
 
     Cells are the bytes between the commas. An empty cell without quotes is null, one with quotes is empty.
     """
 
-    def __init__(self, path: str, source: BinaryIO) -> None:
+    def __init__(self, path: str, source: BinaryIO, *, whole: bool = False) -> None:
         self._path = path
         head, rest = _head_line(source)
+        # Read without the interpreter, and into the same memory again: bytes of Python's are new pages for each block.
+        self._begins = source.tell() - len(rest) if whole else None
+        self._file: Any = None
         try:
             self._names = next(csv.reader(io.StringIO(head)), [])
         except csv.Error as e:
@@ -223,6 +247,20 @@ class CsvReader(Reader):
         self.types: dict[str, Any] = {}
         self._source = _Joined(rest, source)
         self.columns: list[str] | None = None
+
+    @property
+    def bytes_read(self) -> int | None:
+        """Of the file; None where it is the source that knows."""
+        return None if self._file is None else self._file.tell()
+
+    def _opened(self) -> Any:
+        import pyarrow
+
+        if self._begins is None:
+            return pyarrow.PythonFile(self._source, "r")
+        self._file = pyarrow.OSFile(self._path)
+        self._file.seek(self._begins)
+        return self._file
 
     def __iter__(self) -> Generator[Rows, None, None]:
         import pyarrow as arrow
@@ -244,8 +282,8 @@ class CsvReader(Reader):
         row = 0
         try:
             blocks = reading.open_csv(
-                arrow.PythonFile(self._source, "r"),
-                reading.ReadOptions(column_names=unique, block_size=BLOCK_BYTES, use_threads=False),
+                self._opened(),
+                reading.ReadOptions(column_names=unique, block_size=CSV_BLOCK_BYTES, use_threads=False),
                 reading.ParseOptions(
                     newlines_in_values=True, invalid_row_handler=invalid, ignore_empty_lines=len(unique) > 1
                 ),
