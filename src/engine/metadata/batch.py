@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
+from engine._native.records.rows import Row, Writes
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import (
     METADATA_ALSO_MAX,
@@ -30,32 +31,30 @@ from engine.metadata.store import (
     Record,
     Stat,
 )
-from engine.metadata.table import NO_INDEXES, Change, Row, Table
+from engine.metadata.table import NO_INDEXES, Table
 
 _SURELY_FITS = METADATA_KEY_SIZE_MAX // 4  # characters of ASCII that need not be measured
 _INDEX_KEYS_CACHED = 256
 
 
-class Batch:
+class Batch(Writes):
     """The writes of one commit. A method that raises leaves the batch as it was."""
 
     def __init__(self, table: Table, now_ms: int) -> None:
-        self.changes: list[Change] = []
+        super().__init__(table, now_ms, Record, Stat)
         self.ended: set[int] = set()
         self.refused = 0  # writes of write_all() that were refused
         self._table = table
-        self._now_ms = now_ms
-        self._staged: dict[str, Row | None] = {}
-        self._version = table.version
 
     def put(self, put: Put) -> Stat:
         """Write one record, of checked_put(). Raises ConflictError; AlreadyClosedError when the session has ended."""
-        return self._put(put, self._check_put(put))
+        stat: Stat = self.put_over(put, self._check_put(put))
+        return stat
 
     def _check_put(self, put: Put) -> Row | None:
         """The present row, where the write may be done."""
         key = put.key
-        old = self._staged[key] if key in self._staged else self._table.rows.get(key)
+        old = self.row(key)
         if put.expected is not ANY:
             check_expected(key, old, put.expected)
         if put.also:
@@ -64,41 +63,25 @@ class Batch:
             self._check_session(put.session.id, key)
         return old
 
-    def _put(self, put: Put, old: Row | None) -> Stat:
-        now_ms = self._now_ms
-        created_ms = now_ms if old is None else old.record.stat.created_ms
-        stat = Stat(self._version + 1, created_ms, now_ms, None if put.session is None else put.session.id)
-        self._change(put.key, old, Row(Record(put.key, put.value, stat), put.indexes or NO_INDEXES))
-        return stat
-
-    def put_sequence(self, prefix: str, value: bytes, indexes: Indexes) -> Record:
-        """Write a new record below `prefix`. Its sequence is its version, so no sequence is used twice."""
-        while self._row(key := f"{prefix}/{self._version + 1:020d}") is not None:
-            self._version += 1
-        stat = Stat(self._version + 1, self._now_ms, self._now_ms)
-        record = Record(key, value, stat)
-        self._change(key, None, Row(record, indexes))
-        return record
-
     def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
         """Write the appended record first, and then the other; neither when that one is refused, as put() does."""
         old = self._check_put(put)
         record = self.put_sequence(appended.prefix, appended.value, appended.indexes or NO_INDEXES)
-        return self._put(put, old if put.key != record.key else self._row(put.key)), record
+        return self.put_over(put, old if put.key != record.key else self.row(put.key)), record
 
     def delete(self, key: str, expected: Expected | int) -> bool:
         """Delete one record; False when there was none. Raises ConflictError."""
-        old = self._row(key)
+        old = self.row(key)
         check_expected(key, old, expected)
         if old is None:
             return False
-        self._change(key, old, None)
+        self.change(key, old, None)
         return True
 
     def delete_range(self, start: str, end: str) -> int:
         """Delete the records with start <= key < end; how many there were."""
         keys = set(self._table.keys(start, end))
-        keys.update(key for key in self._staged if start <= key < end)
+        keys.update(key for key in self.staged if start <= key < end)
         return sum(self.delete(key, ANY) for key in sorted(keys))
 
     def write_all(self, operations: Iterable[Callable[[Batch], Outcome]]) -> Outcomes:
@@ -116,11 +99,11 @@ class Batch:
         """Delete the records of a session; later puts under it are refused."""
         self.ended.add(session)
         self._table.ending.add(session)  # also when the commit fails: the deletion is tried again
-        keys = self._table.sessions.get(session, set()) | self._staged.keys()
+        keys = self._table.sessions.get(session, set()) | self.staged.keys()
         for key in sorted(keys):
-            row = self._row(key)
+            row = self.row(key)
             if row is not None and row.record.stat.session == session:
-                self._change(key, row, None)
+                self.change(key, row, None)
 
     def apply(self) -> None:
         """Make the changes visible in the table."""
@@ -131,19 +114,11 @@ class Batch:
 
     def _check_also(self, also: Demands) -> None:
         for key, expected in also.items():
-            check_expected(key, self._row(key), expected)
+            check_expected(key, self.row(key), expected)
 
     def _check_session(self, session: int, key: str) -> None:
         if session not in self._table.sessions or session in self._table.ending:
             raise AlreadyClosedError(f"the metadata session {session} has ended; {key!r} was not written")
-
-    def _row(self, key: str) -> Row | None:
-        return self._staged[key] if key in self._staged else self._table.rows.get(key)
-
-    def _change(self, key: str, old: Row | None, new: Row | None) -> None:
-        self._version += 1
-        self._staged[key] = new
-        self.changes.append(Change(self._version, key, old, new))
 
 
 def check_expected(key: str, row: Row | None, expected: Expected | int) -> None:
@@ -238,10 +213,8 @@ def checked_put(put: Put) -> Put:
         value = check_value(key, value)
     if type(expected) is not int and type(expected) is not Expected:
         check_version(expected)
-    indexes, also = (
-        check_indexes(put.indexes) if put.indexes else NO_INDEXES,
-        check_also(put.also) if put.also else None,
-    )
+    indexes = check_indexes(put.indexes) if put.indexes else NO_INDEXES
+    also = check_also(put.also) if put.also else None
     return Put(key, value, expected, put.session, put.partition_key, indexes, also)
 
 

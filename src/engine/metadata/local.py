@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TypeVar
 
+from engine._native.records.rows import Row
 from engine.clock import Clock
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.metadata.batch import Batch, check_version, check_writes, checked_append, checked_put
@@ -31,7 +32,7 @@ from engine.metadata.store import (
     Session,
     Stat,
 )
-from engine.metadata.table import NO_INDEXES, Row, Table, is_served
+from engine.metadata.table import NO_INDEXES, Table, is_served
 from engine.metadata.watches import IndexWatch, PrefixWatch, TableWatch, WatchHub
 
 T = TypeVar("T")

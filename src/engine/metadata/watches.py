@@ -16,10 +16,11 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 
+from engine._native.records.rows import Change, Row
 from engine.metadata.keys import common_start, prefix_end
 from engine.metadata.snapshots import Snapshot
 from engine.metadata.store import Event, EventKind
-from engine.metadata.table import Change, Row, Table, each_key
+from engine.metadata.table import Table, each_key
 
 _NO_KEY = ""
 _READ_AT_ONCE = 64  # events, then the loop serves other work
@@ -144,7 +145,8 @@ class PrefixWatch(TableWatch):
         self.prefix = prefix
 
     def matches(self, row: Row) -> bool:
-        return row.record.key.startswith(self.prefix)
+        key: str = row.record.key
+        return key.startswith(self.prefix)
 
     def notice(self, change: Change) -> None:
         """Queue a change, whose key has the prefix."""
