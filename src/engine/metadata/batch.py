@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from engine._native.records.rows import Row, Writes
+from engine._native.records.rows import Row, Writes, copied_indexes, fits
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import (
     METADATA_ALSO_MAX,
@@ -33,7 +33,7 @@ from engine.metadata.store import (
 )
 from engine.metadata.table import NO_INDEXES, Table
 
-_SURELY_FITS = METADATA_KEY_SIZE_MAX // 4  # characters of ASCII that need not be measured
+_SEQUENCE_SIZE = 21  # of the key below a prefix
 _INDEX_KEYS_CACHED = 256
 
 
@@ -41,33 +41,21 @@ class Batch(Writes):
     """The writes of one commit. A method that raises leaves the batch as it was."""
 
     def __init__(self, table: Table, now_ms: int) -> None:
-        super().__init__(table, now_ms, Record, Stat)
+        super().__init__(table, now_ms, Record, Stat, ABSENT)
         self.ended: set[int] = set()
         self.refused = 0  # writes of write_all() that were refused
         self._table = table
 
-    def put(self, put: Put) -> Stat:
-        """Write one record, of checked_put(). Raises ConflictError; AlreadyClosedError when the session has ended."""
-        stat: Stat = self.put_over(put, self._check_put(put))
-        return stat
+    def check_state(self, key: str, row: Row | None, expected: Expected | int) -> None:
+        """See Writes. Raises ConflictError."""
+        check_expected(key, row, expected)
 
-    def _check_put(self, put: Put) -> Row | None:
-        """The present row, where the write may be done."""
-        key = put.key
-        old = self.row(key)
-        if put.expected is not ANY:
-            check_expected(key, old, put.expected)
+    def check_rest(self, put: Put) -> None:
+        """See Writes. Raises ConflictError; AlreadyClosedError when the session has ended."""
         if put.also:
             self._check_also(put.also)
         if put.session is not None:
-            self._check_session(put.session.id, key)
-        return old
-
-    def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
-        """Write the appended record first, and then the other; neither when that one is refused, as put() does."""
-        old = self._check_put(put)
-        record = self.put_sequence(appended.prefix, appended.value, appended.indexes or NO_INDEXES)
-        return self.put_over(put, old if put.key != record.key else self.row(put.key)), record
+            self._check_session(put.session.id, put.key)
 
     def delete(self, key: str, expected: Expected | int) -> bool:
         """Delete one record; False when there was none. Raises ConflictError."""
@@ -135,7 +123,7 @@ def check_key(key: str, what: str = "key") -> str:
     """`key` itself, when it can be stored. Raises InvalidArgumentError."""
     if not isinstance(key, str) or not key:
         raise InvalidArgumentError(f"metadata {what} must be text of at least one character, got {key!r}")
-    if len(key) <= _SURELY_FITS and key.isascii():
+    if fits(key):
         return key
     try:
         size = len(key.encode())
@@ -162,11 +150,7 @@ def check_indexes(indexes: Indexes | None) -> Indexes:
     """A copy of `indexes`, when all its names and keys can be stored. Raises InvalidArgumentError."""
     if not indexes:
         return NO_INDEXES
-    checked = dict(indexes)
-    for name, keys in checked.items():
-        check_key(name, "index name")
-        checked[name] = check_key(keys, "index key") if type(keys) is str else _check_index_keys(keys)
-    return checked
+    return copied_indexes(indexes, check_key, _check_index_keys)
 
 
 def _check_index_keys(keys: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -207,7 +191,7 @@ def check_also(also: Demands | None) -> Demands | None:
 def checked_put(put: Put) -> Put:
     """A copy that the caller cannot change. Raises InvalidArgumentError."""
     key, value, expected = put.key, put.value, put.expected
-    if type(key) is not str or not (0 < len(key) <= _SURELY_FITS and key.isascii()):
+    if not fits(key):
         check_key(key)
     if type(value) is not bytes or len(value) > METADATA_VALUE_SIZE_MAX:
         value = check_value(key, value)
@@ -220,8 +204,11 @@ def checked_put(put: Put) -> Put:
 
 def checked_append(append: Append) -> Append:
     """A copy that the caller cannot change. Raises InvalidArgumentError."""
-    check_key(f"{append.prefix}/{0:020d}")
-    value, indexes = check_value(append.prefix, append.value), check_indexes(append.indexes)
+    value, indexes = append.value, check_indexes(append.indexes)
+    if not fits(append.prefix, _SEQUENCE_SIZE):
+        check_key(f"{append.prefix}/{0:020d}")
+    if type(value) is not bytes or len(value) > METADATA_VALUE_SIZE_MAX:
+        value = check_value(append.prefix, value)
     return Append(append.prefix, value, append.partition_key, indexes)
 
 

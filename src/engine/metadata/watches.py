@@ -192,7 +192,7 @@ class WatchHub:
     def notify(self, changes: list[Change]) -> None:
         """Notify watches of changes that are visible in the table."""
         lengths, by_prefix, by_index = self._lengths, self._by_prefix, self._by_index
-        short = lengths.get("", ())
+        short, watched = lengths.get("", ()), by_index.keys()
         for change in changes:
             key = change.key
             for length in short:
@@ -204,7 +204,11 @@ class WatchHub:
                     for prefix_watch in by_prefix.get(key[:length], ()):
                         prefix_watch.notice(change)
             if by_index:
-                self._notify_of_indexes(change)
+                old, new = change.old, change.new
+                if (new is not None and not watched.isdisjoint(new.indexes)) or (
+                    old is not None and not watched.isdisjoint(old.indexes)
+                ):
+                    self._notify_of_indexes(change)
 
     def _notify_of_indexes(self, change: Change) -> None:
         row, old, by_index = change.new or change.old, change.old, self._by_index

@@ -2,6 +2,9 @@
 
 from engine._native.records.ordered cimport SortedItems
 
+cpdef bint fits(key, Py_ssize_t more=*) except -1
+
+
 cdef class Row:
     cdef readonly object record
     cdef readonly object indexes
@@ -34,7 +37,9 @@ cdef class Writes:
     cdef long long version
     cdef object stat_type
     cdef object record_type
+    cdef object absent
     cdef Row present(self, object key)
+    cdef Row overwritten(self, put)
     cpdef change(self, key, Row old, Row new)
     cpdef put_over(self, put, Row old)
     cpdef put_sequence(self, prefix, value, indexes)

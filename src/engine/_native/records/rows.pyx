@@ -11,6 +11,34 @@ cimport cython
 
 from binascii import crc32
 
+from engine.limits import METADATA_KEY_SIZE_MAX
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+
+cdef Py_ssize_t SURELY_FITS = METADATA_KEY_SIZE_MAX // 4  # characters of ASCII that need not be measured
+
+
+cpdef bint fits(key, Py_ssize_t more=0) except -1:
+    """Whether a key can be stored for sure, also with `more` characters of ASCII behind it: text that is short."""
+    return type(key) is str and 0 < len(<str> key) <= SURELY_FITS - more and PyUnicode_IS_ASCII(key)
+
+
+def copied_indexes(indexes, check_key, check_keys):
+    """A copy of a record's keys in indexes. `check_key(key, what)` checks one that may not fit, `check_keys(keys)` what
+    is no text, and returns it as it is to be stored.
+    """
+    cdef dict copied = {}
+    for name, of in indexes.items():
+        if not fits(name):
+            check_key(name, "index name")
+        if type(of) is not str:
+            of = check_keys(of)
+        elif not fits(of):
+            check_key(of, "index key")
+        copied[name] = of
+    return copied
+
 
 @cython.final
 @cython.no_gc
@@ -101,8 +129,10 @@ cdef class Rows:
 cdef class Writes:
     """The changes of one commit. Loop thread only."""
 
-    def __init__(self, Rows table not None, now_ms, record_type, stat_type):
+    def __init__(self, Rows table not None, now_ms, record_type, stat_type, absent):
+        """`absent`: what a write expects where there must be no record."""
         self.table, self.now_ms, self.record_type, self.stat_type = table, now_ms, record_type, stat_type
+        self.absent = absent
         self.changes, self.staged, self.version = [], {}, table.version
 
     cdef Row present(self, object key):
@@ -120,6 +150,37 @@ cdef class Writes:
         self.version += 1
         self.staged[key] = new
         self.changes.append(Change(self.version, key, old, new))
+
+    def put(self, put):
+        """Write one record. Raises what check_state() and check_rest() raise."""
+        return self.put_over(put, self.overwritten(put))
+
+    def put_with_sequence(self, put, appended):
+        """Write the appended record first, and then the other; neither when that one is refused, as put() does."""
+        old = self.overwritten(put)
+        record = self.put_sequence(appended.prefix, appended.value, appended.indexes)
+        return self.put_over(put, old if put.key != record.key else self.present(put.key)), record
+
+    cdef Row overwritten(self, put):
+        """The present row of a key that may be written."""
+        cdef Row old = self.present(put.key)
+        expected = put.expected
+        if old is None:
+            if expected is not self.absent:
+                self.check_state(put.key, old, expected)
+        elif type(expected) is not int or old.record.stat.version != expected:
+            self.check_state(put.key, old, expected)
+        if put.session is not None or put.also:
+            self.check_rest(put)
+        return old
+
+    def check_state(self, key, row, expected):
+        """Raise unless the key's present state is the expected one; for heirs."""
+        raise NotImplementedError
+
+    def check_rest(self, put):
+        """Raise unless its session, and the states that it demands of other keys, allow the write; for heirs."""
+        raise NotImplementedError
 
     cpdef put_over(self, put, Row old):
         """Write one record over `old`, its present row, which may be overwritten."""
