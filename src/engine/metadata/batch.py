@@ -6,7 +6,7 @@ Only one batch exists at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 
 from engine._native.records.rows import Row, Writes, copied_indexes, fits
@@ -22,10 +22,10 @@ from engine.metadata.store import (
     ANY,
     Append,
     ConflictError,
+    Delete,
     Demands,
     Expected,
     Indexes,
-    Outcome,
     Outcomes,
     Put,
     Record,
@@ -72,12 +72,12 @@ class Batch(Writes):
         keys.update(key for key in self.staged if start <= key < end)
         return sum(self.delete(key, ANY) for key in sorted(keys))
 
-    def write_all(self, operations: Iterable[Callable[[Batch], Outcome]]) -> Outcomes:
-        """Evaluate independent writes: each one's result, or the error that refused it."""
+    def write_all(self, writes: Iterable[Put | Delete]) -> Outcomes:
+        """Evaluate independent writes, which were checked: each one's result, or the error that refused it."""
         outcomes: Outcomes = []
-        for operation in operations:
+        for write in writes:
             try:
-                outcomes.append(operation(self))
+                outcomes.append(self.put(write) if isinstance(write, Put) else self.delete(write.key, write.expected))
             except (ConflictError, AlreadyClosedError) as e:
                 outcomes.append(e)
                 self.refused += 1

@@ -25,7 +25,6 @@ from engine.metadata.store import (
     IndexedRecords,
     Indexes,
     Keys,
-    Outcome,
     Outcomes,
     Put,
     Record,
@@ -169,8 +168,8 @@ class LocalStore(ABC):
     async def write_all(self, writes: Sequence[Put | Delete]) -> Outcomes:
         self._check_open()
         check_writes(len(writes))
-        operations = [_operation(write) for write in writes]
-        return await self._write(lambda batch: batch.write_all(operations), len(operations))
+        checked = [_checked(write) for write in writes]
+        return await self._write(lambda batch: batch.write_all(checked), len(checked))
 
     async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
         self._check_open()
@@ -271,9 +270,10 @@ def _deleting(key: str, expected: Expected | int) -> Callable[[Batch], bool]:
     return lambda batch: batch.delete(key, expected)
 
 
-def _operation(write: Put | Delete) -> Callable[[Batch], Outcome]:
+def _checked(write: Put | Delete) -> Put | Delete:
     if isinstance(write, Put):
-        return _putting(write)
+        return checked_put(write)
     if isinstance(write, Delete):
-        return _deleting(write.key, write.expected)
+        check_version(write.expected)
+        return write
     raise InvalidArgumentError(f"a write must be a Put or a Delete, got {write!r:.80}")

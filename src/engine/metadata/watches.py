@@ -152,6 +152,12 @@ class PrefixWatch(TableWatch):
         """Queue a change, whose key has the prefix."""
         self._hear(change, change.old is not None, change.new is not None)
 
+    def _event(self, key: str, version: int) -> Event:
+        row = self._hub.table.rows.get(key)
+        if row is None:
+            return Event(EventKind.DELETE, key, version)
+        return Event(EventKind.PUT, key, version, row.record)
+
     def detach(self) -> None:
         self._hub.drop_prefix(self)
 

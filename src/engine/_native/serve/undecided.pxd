@@ -100,10 +100,12 @@ cdef class Undecided:
     cdef Landings landings                # appends of whose end the log has told
     cdef public Gathering operations
     cdef public object visibility         # of the segment
+    cdef OpenWrites undecided             # those of `visibility`; None: not asked for yet
     cdef public object settling           # takes the parts of records that may go
     cdef public set followed              # transactions whose end is heard of
     cdef public bint notifying            # readers are told in a later turn that something was decided
 
+    cdef OpenWrites open_writes(self)
     cpdef bint decided(self, number) except -1
     cpdef gather(self, PendingAppend append)
 

@@ -99,7 +99,6 @@ class Undecided:
         sends: Sequence[FrameCounts],
         places: list[Appended],
         term: int,
-        undecided: OpenWrites,
         append_of: Callable[..., PendingAppend],
         write_of: Callable[..., PendingWrite],
     ) -> None: ...

@@ -286,8 +286,10 @@ cdef class PendingWrite:
     # Whether it is visible, given how the transaction has ended; None: its header is gone. As operation_counts() of
     # model.transactions.
     cdef bint is_visible(self, object view) except -1:
-        return view is not None and self.version is not None and self.version <= view.version and (
-            view.header.counts(self.attempt))
+        if view is None or self.version is None or self.version > view.version:
+            return False
+        header = view.header
+        return header.state == "COMMITTED" if header.accepted is None else header.counts(self.attempt)
 
     cpdef found(self):
         """All its operation records are added."""
@@ -310,7 +312,7 @@ cdef class Undecided:
         self.landings = Landings(methodcaller("logged"))
 
     def begin_jointly(self, JointAppend joint not None, runs, answers, sends, list places not None, uint64_t term,
-                      OpenWrites undecided not None, append_of, write_of):
+                      append_of, write_of):
         """Begin an append for each run of one frame, which the log has taken at `places`.
 
         `append_of`, `write_of`: the classes. The appends begin no records before they are durable.
@@ -320,6 +322,7 @@ cdef class Undecided:
         cdef FrameCounts counts
         cdef Run run
         cdef Appended place
+        cdef OpenWrites undecided = self.open_writes()
         cdef Py_ssize_t at = 0, i
         cdef uint64_t first, last
         cdef bint fresh
@@ -355,10 +358,15 @@ cdef class Undecided:
         self.followed.discard(number)
         return True
 
+    cdef OpenWrites open_writes(self):
+        if self.undecided is None:
+            self.undecided = self.visibility.undecided_writes()  # always the same
+        return self.undecided
+
     cpdef bint decided(self, number) except -1:
         """Decide what can be decided; whether that is all."""
         visibility = self.visibility
-        parts = self.decide(number, visibility.undecided_writes(), visibility.decided, visibility.hidden)
+        parts = self.decide(number, self.open_writes(), visibility.decided, visibility.hidden)
         if parts is not None:
             self.settling.soon(parts)
             if not self.notifying:

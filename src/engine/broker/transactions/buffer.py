@@ -207,10 +207,7 @@ class TransactionBuffer(Undecided):
         places = self._segment.append_for(joint, payload, producer, self._term, several=True)
         if places is None:
             return False
-        open_writes = self.visibility.undecided_writes()
-        self.begin_jointly(
-            joint, runs, answers, sends, places, self._term, open_writes, TransactionalAppend, PendingWrite
-        )
+        self.begin_jointly(joint, runs, answers, sends, places, self._term, TransactionalAppend, PendingWrite)
         return True
 
     def all_confirmed(self) -> None:
