@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Staggered:
-    """Loop thread only. `at_once`: callers that go on in one turn of the loop, in the order of the ends of their work."""
+    """Loop thread only. `at_once`: callers that go on in one turn of the loop, in the order in which the work ends."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
