@@ -70,7 +70,7 @@ async def test_a_sorted_set_is_in_order():
     ordered = OrderedSet([f"{i:04}" for i in range(600)])
     ordered.add("9998")
     assert ordered.between("0598", "z") == ["0598", "0599", "9998"]
-    ordered._lasts[0] = "0400"
+    ordered.lasts[0] = "0400"
     ordered.add("9999")
     with broken("last items"):
         ordered.between("a", "z")

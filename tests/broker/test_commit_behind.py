@@ -57,7 +57,7 @@ async def test_nothing_is_left_behind(broker: Broker, connect: Any) -> None:
     sender = await Sender.ready(await connect())
     sender.send(b"a", b"b")
     assert await sender.end(2) == COMMITTED
-    assert not broker.segments.operations._gathered
+    assert not broker.segments.operations.gathered
     (connection,) = broker.connections
     assert len(connection.sends) == 0
     for segment in sender.segments:
@@ -124,7 +124,7 @@ async def test_another_count_than_came_leaves_it_open(broker: Broker, connect: A
     assert await sender.end(sent) == OPEN
     assert len(await sender.receipts() + await sender.receipts()) == 2
     assert await records(broker, sender.transaction) == 2
-    assert not broker.segments.operations._gathered
+    assert not broker.segments.operations.gathered
     assert await state(broker, sender.transaction) is OPEN
     assert await sender.end(None) == COMMITTED
 
@@ -183,7 +183,7 @@ async def test_an_abort_waits_for_nothing(broker: Broker, connect: Any) -> None:
     for wrong in ({"action": "abort"}, {"mark": -1}, {"mark": 1 << 63}):
         with pytest.raises(InvalidArgumentError):
             await sender.end(0, **wrong)
-    assert not broker.segments.operations._gathered
+    assert not broker.segments.operations.gathered
     sender.transaction = f"{1:016x}"
     with pytest.raises(TransactionNotFoundError):
         await sender.end(0)
@@ -209,7 +209,7 @@ async def test_an_abort_that_is_first_is_a_conflict_for_the_end_and_the_frames(
     for segment in sender.segments:
         await until(lambda segment=segment: hosted(broker, segment).readable == 2)
         assert list(hosted(broker, segment).transactions.visibility.hidden) == [1]
-    assert not broker.segments.operations._gathered
+    assert not broker.segments.operations.gathered
 
 
 async def test_what_comes_while_it_is_committed_comes_too_late(broker: Broker, connect: Any, writes: Writes) -> None:

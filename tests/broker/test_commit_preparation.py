@@ -46,7 +46,7 @@ async def is_recorded(broker: Broker, sender: Sender, count: int) -> None:
     assert sum([len(await sender.receipts()) for _ in range(count)]) == count
     assert await records(broker, sender.transaction) == count
     assert await state(broker, sender.transaction) is OPEN
-    assert not broker.segments.operations._gathered
+    assert not broker.segments.operations.gathered
 
 
 @pytest.mark.parametrize("accepted", [["a/b"], [1], [""]])
@@ -90,7 +90,7 @@ async def test_a_connection_that_is_lost_while_it_is_prepared_is_committed(
     monkeypatch.undo()
     view = await broker.transactions.coordinator.get(parse_id(sender.transaction))
     assert (view.header.state, view.header.mark) == (COMMITTED, 5)
-    await until(lambda: not broker.segments.operations._gathered)
+    await until(lambda: not broker.segments.operations.gathered)
 
 
 async def test_more_frames_than_were_said_while_it_is_prepared_leave_it_open(
@@ -120,7 +120,7 @@ async def test_a_broker_that_closes_while_it_is_prepared_holds_nothing(
         await asyncio.wait_for(gets.begun.wait(), 20)
         monkeypatch.undo()  # the others go through
         await asyncio.wait_for(broker.close(), 20)
-        assert not broker.segments.operations._gathered
+        assert not broker.segments.operations.gathered
         with pytest.raises((EngineError, ConnectionError)):
             await ending
 

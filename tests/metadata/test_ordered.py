@@ -57,15 +57,15 @@ def test_what_waits_for_its_place_is_bounded(monkeypatch: pytest.MonkeyPatch):
     items = [f"{n:04}" for n in range(1_000)]
     for item in items:
         made.add(item)
-        assert len(made._added) <= 10
+        assert len(made.added) <= 10
     for item in items[::2]:
         made.remove(item)
-        assert len(made._removed) <= 10
+        assert len(made.removed) <= 10
     assert made.between("", "z") == items[1::2]
     made.add_all(items[::2])
-    assert len(made._added) <= 10
+    assert len(made.added) <= 10
     made.remove_all(items[1::2])
-    assert len(made._removed) <= 10
+    assert len(made.removed) <= 10
     assert made.between("", "z") == items[::2]
 
 
@@ -75,5 +75,5 @@ def test_what_is_soon_taken_out_again_never_has_a_place():
         made.add(f"{n:04}")
         if n > 100:
             made.remove(f"{n - 100:04}")
-    assert made._chunks == [["0"]]
+    assert made.chunks == [["0"]]
     assert len(made) == 101

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from engine._native.records.rows import Row
 from engine.aio.workers import Done, run
 from engine.errors import (
     AlreadyClosedError,
@@ -28,7 +29,7 @@ from engine.metadata.library import find_library
 from engine.metadata.lockfile import LockFile, lock_file_of
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import OutcomeUnknownError
-from engine.metadata.table import Row, Table
+from engine.metadata.table import Table
 from engine.storage.disk.metadata_commits import NativeCommits
 
 
@@ -353,14 +354,14 @@ async def test_records_are_read_and_indexed_beside_the_loop(opened, path, clock,
     threads: list[int] = []
 
     class Watched(Table):
-        def _index(self, row: Row) -> None:
+        def __init__(self, version: int, rows: list[Row]) -> None:
             threads.append(threading.get_ident())
-            super()._index(row)
+            super().__init__(version, rows)
 
     monkeypatch.setattr(sqlite, "Table", Watched)
     store = await opened(path, clock)
     assert len(await store.list_index("i", "", "~")) == 10
-    assert len(threads) == 10
+    assert len(threads) == 1
     assert threading.get_ident() not in threads
     await store.close()
 

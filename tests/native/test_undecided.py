@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.serve.undecided import Span, Undecided, Write
+from engine._native.serve.undecided import Gathering, HeldWrites, Span, Undecided, Write
 from engine.broker.transactions.append import TransactionalAppend
 from engine.broker.transactions.writes import PendingWrite, parts_of, recording_of_writes
 from engine.control.transactions.operations import NOTHING, operations_in, recording_of
@@ -77,3 +77,46 @@ def test_a_write_takes_the_part_that_is_in_time_unless_it_is_answered(answered: 
     append.recorded_in_time("part", 8)
     assert (append.write.parts, append.write.version) == (([], None) if answered else (["part"], 8))
     assert append.write.recorded is not answered
+
+
+class Sent:
+    """A write of a connection, which counts its frames in `sends`."""
+
+    def __init__(self, sends: object) -> None:
+        self.sends = sends
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "add", "add", "take", "look"]), st.integers(0, 2)), max_size=30))
+def test_held_writes_are_taken_by_connection_in_order(steps: list[tuple[str, int]]):
+    held, plain, connections = HeldWrites(7), list[Sent](), [object(), object(), object()]
+    for step, number in steps:
+        sends = connections[number]
+        theirs = [one for one in plain if one.sends is sends]
+        if step == "add":
+            plain.append(Sent(sends))
+            held.add(plain[-1])
+        elif step == "take":
+            assert held.take(sends) == theirs
+            plain = [one for one in plain if one.sends is not sends]
+        else:
+            assert held.of(sends) == theirs
+            assert held.count(sends) == len(theirs)
+        assert held.writes == plain
+
+
+def test_writes_are_gathered_by_transaction_up_to_a_full_record():
+    class Records(Gathering):
+        def begun(self, number: int) -> HeldWrites:
+            made.append(HeldWrites(number))
+            return made[-1]
+
+    made: list[HeldWrites] = []
+    records = Records(2)
+    for number in (1, 2, 1, 1):
+        records.gather(number, Sent(None))
+    assert [(one.number, len(one.writes)) for one in made] == [(1, 2), (2, 1), (1, 1)]
+    made[-1].held = True  # by a commit, which takes them all
+    for _ in range(3):
+        records.gather(1, Sent(None))
+    assert len(made[-1].writes) == 4
+    assert records.gathered == {1: made[-1], 2: made[1]}

@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_native": {"errors", "limits"},
     "model": {"errors", "limits"},
     "wire": {"_native", "model", "aio", "errors", "limits"},
-    "metadata": {"model", "aio", "wire", *LEAVES},
+    "metadata": {"_native", "model", "aio", "wire", *LEAVES},
     "storage": {"storage.reads", "_native", "model", "metadata", "aio", *LEAVES},
     "storage.reads": {"_native", "model", "aio", "errors", "limits"},
     "control": {"control.policy", "model", "metadata", "aio", *LEAVES},
@@ -88,7 +88,7 @@ FLOORS: dict[str, list[str]] = {
     "storage": ["disk", "objects", "dedup", "file", "commit", "cursor"],
     "control": ["policy", "base", "transactions", "shape", "subscription", "topic"],
     "client": ["base", "net", "topic", "transact", "produce", "files", "consume", "many", "ranges", "views", "admin"],
-    "_native": ["format", "wire", "produce", "consume", "serve", "pulsar", "jobs", "calls"],
+    "_native": ["format", "wire", "produce", "consume", "serve", "pulsar", "jobs", "records", "calls"],
     "broker": [
         "settings", "rights", "limits", "pools", "transactions", "segment", "delivery", "hosting", "cluster", "upkeep",
         "session", "metrics", "admin",
@@ -97,7 +97,7 @@ FLOORS: dict[str, list[str]] = {
 # Floors that see nothing but these; `produce`, `consume` and `serve` never meet.
 SEE_ONLY = {
     "_native": {floor: {"format"} for floor in ("format", "wire", "produce", "consume", "serve")}
-    | {"jobs": set(), "calls": set()}
+    | {"jobs": set(), "records": set(), "calls": set()}
 }
 CIRCLE_MAX = 12  # files that know each other in a ring, type hints included
 

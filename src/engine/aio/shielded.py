@@ -22,18 +22,23 @@ def shielded(work: asyncio.Future[T]) -> asyncio.Future[T]:
     waiter: asyncio.Future[T] = work.get_loop().create_future()
 
     def ended(work: asyncio.Future[T]) -> None:
-        if waiter.done():  # it was cancelled a moment ago; the error of the work counts as seen
-            work.cancelled() or work.exception()
-        elif work.cancelled():
-            waiter.cancel()
-        elif (error := work.exception()) is not None:
-            waiter.set_exception(error)
-        else:
-            waiter.set_result(work.result())
+        pass_on(work, waiter)
 
     work.add_done_callback(ended)
     waiter.add_done_callback(lambda _: work.remove_done_callback(ended))
     return waiter
+
+
+def pass_on(work: asyncio.Future[T], waiter: asyncio.Future[T]) -> None:
+    """Give `waiter` the outcome of `work`, which has ended."""
+    if waiter.done():  # it was cancelled a moment ago; the error of the work counts as seen
+        work.cancelled() or work.exception()
+    elif work.cancelled():
+        waiter.cancel()
+    elif (error := work.exception()) is not None:
+        waiter.set_exception(error)
+    else:
+        waiter.set_result(work.result())
 
 
 async def finished(work: asyncio.Future[T]) -> T:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from engine._native.format.crc32c import crc32c
+from engine._native.records.rows import Row
 from engine.backups.destination import Destination
 from engine.backups.generations import existing, load
 from engine.backups.manifest import Entry, Manifest
@@ -27,7 +28,6 @@ from engine.metadata import keys
 from engine.metadata.image import Image, write_image
 from engine.metadata.lockfile import LockFile, lock_file_of
 from engine.metadata.store import Record
-from engine.metadata.table import Row
 from engine.metadata.witness import MarkPolicy
 from engine.model.backups import METADATA_FILE, RESTORING_FILE
 from engine.model.identity import Identity

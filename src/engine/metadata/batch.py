@@ -6,9 +6,10 @@ Only one batch exists at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 
+from engine._native.records.rows import Row, Writes, copied_indexes, fits
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.limits import (
     METADATA_ALSO_MAX,
@@ -21,92 +22,62 @@ from engine.metadata.store import (
     ANY,
     Append,
     ConflictError,
+    Delete,
     Demands,
     Expected,
     Indexes,
-    Outcome,
     Outcomes,
     Put,
     Record,
     Stat,
 )
-from engine.metadata.table import NO_INDEXES, Change, Row, Table
+from engine.metadata.table import NO_INDEXES, Table
 
-_SURELY_FITS = METADATA_KEY_SIZE_MAX // 4  # characters of ASCII that need not be measured
+_SEQUENCE_SIZE = 21  # of the key below a prefix
 _INDEX_KEYS_CACHED = 256
 
 
-class Batch:
+class Batch(Writes):
     """The writes of one commit. A method that raises leaves the batch as it was."""
 
     def __init__(self, table: Table, now_ms: int) -> None:
-        self.changes: list[Change] = []
+        super().__init__(table, now_ms, Record, Stat, ABSENT)
         self.ended: set[int] = set()
         self.refused = 0  # writes of write_all() that were refused
         self._table = table
-        self._now_ms = now_ms
-        self._staged: dict[str, Row | None] = {}
-        self._version = table.version
 
-    def put(self, put: Put) -> Stat:
-        """Write one record, of checked_put(). Raises ConflictError; AlreadyClosedError when the session has ended."""
-        return self._put(put, self._check_put(put))
+    def check_state(self, key: str, row: Row | None, expected: Expected | int) -> None:
+        """See Writes. Raises ConflictError."""
+        check_expected(key, row, expected)
 
-    def _check_put(self, put: Put) -> Row | None:
-        """The present row, where the write may be done."""
-        key = put.key
-        old = self._staged[key] if key in self._staged else self._table.rows.get(key)
-        if put.expected is not ANY:
-            check_expected(key, old, put.expected)
+    def check_rest(self, put: Put) -> None:
+        """See Writes. Raises ConflictError; AlreadyClosedError when the session has ended."""
         if put.also:
             self._check_also(put.also)
         if put.session is not None:
-            self._check_session(put.session.id, key)
-        return old
-
-    def _put(self, put: Put, old: Row | None) -> Stat:
-        now_ms = self._now_ms
-        created_ms = now_ms if old is None else old.record.stat.created_ms
-        stat = Stat(self._version + 1, created_ms, now_ms, None if put.session is None else put.session.id)
-        self._change(put.key, old, Row(Record(put.key, put.value, stat), put.indexes or NO_INDEXES))
-        return stat
-
-    def put_sequence(self, prefix: str, value: bytes, indexes: Indexes) -> Record:
-        """Write a new record below `prefix`. Its sequence is its version, so no sequence is used twice."""
-        while self._row(key := f"{prefix}/{self._version + 1:020d}") is not None:
-            self._version += 1
-        stat = Stat(self._version + 1, self._now_ms, self._now_ms)
-        record = Record(key, value, stat)
-        self._change(key, None, Row(record, indexes))
-        return record
-
-    def put_with_sequence(self, put: Put, appended: Append) -> tuple[Stat, Record]:
-        """Write the appended record first, and then the other; neither when that one is refused, as put() does."""
-        old = self._check_put(put)
-        record = self.put_sequence(appended.prefix, appended.value, appended.indexes or NO_INDEXES)
-        return self._put(put, old if put.key != record.key else self._row(put.key)), record
+            self._check_session(put.session.id, put.key)
 
     def delete(self, key: str, expected: Expected | int) -> bool:
         """Delete one record; False when there was none. Raises ConflictError."""
-        old = self._row(key)
+        old = self.row(key)
         check_expected(key, old, expected)
         if old is None:
             return False
-        self._change(key, old, None)
+        self.change(key, old, None)
         return True
 
     def delete_range(self, start: str, end: str) -> int:
         """Delete the records with start <= key < end; how many there were."""
         keys = set(self._table.keys(start, end))
-        keys.update(key for key in self._staged if start <= key < end)
+        keys.update(key for key in self.staged if start <= key < end)
         return sum(self.delete(key, ANY) for key in sorted(keys))
 
-    def write_all(self, operations: Iterable[Callable[[Batch], Outcome]]) -> Outcomes:
-        """Evaluate independent writes: each one's result, or the error that refused it."""
+    def write_all(self, writes: Iterable[Put | Delete]) -> Outcomes:
+        """Evaluate independent writes, which were checked: each one's result, or the error that refused it."""
         outcomes: Outcomes = []
-        for operation in operations:
+        for write in writes:
             try:
-                outcomes.append(operation(self))
+                outcomes.append(self.put(write) if isinstance(write, Put) else self.delete(write.key, write.expected))
             except (ConflictError, AlreadyClosedError) as e:
                 outcomes.append(e)
                 self.refused += 1
@@ -116,11 +87,11 @@ class Batch:
         """Delete the records of a session; later puts under it are refused."""
         self.ended.add(session)
         self._table.ending.add(session)  # also when the commit fails: the deletion is tried again
-        keys = self._table.sessions.get(session, set()) | self._staged.keys()
+        keys = self._table.sessions.get(session, set()) | self.staged.keys()
         for key in sorted(keys):
-            row = self._row(key)
+            row = self.row(key)
             if row is not None and row.record.stat.session == session:
-                self._change(key, row, None)
+                self.change(key, row, None)
 
     def apply(self) -> None:
         """Make the changes visible in the table."""
@@ -131,19 +102,11 @@ class Batch:
 
     def _check_also(self, also: Demands) -> None:
         for key, expected in also.items():
-            check_expected(key, self._row(key), expected)
+            check_expected(key, self.row(key), expected)
 
     def _check_session(self, session: int, key: str) -> None:
         if session not in self._table.sessions or session in self._table.ending:
             raise AlreadyClosedError(f"the metadata session {session} has ended; {key!r} was not written")
-
-    def _row(self, key: str) -> Row | None:
-        return self._staged[key] if key in self._staged else self._table.rows.get(key)
-
-    def _change(self, key: str, old: Row | None, new: Row | None) -> None:
-        self._version += 1
-        self._staged[key] = new
-        self.changes.append(Change(self._version, key, old, new))
 
 
 def check_expected(key: str, row: Row | None, expected: Expected | int) -> None:
@@ -160,7 +123,7 @@ def check_key(key: str, what: str = "key") -> str:
     """`key` itself, when it can be stored. Raises InvalidArgumentError."""
     if not isinstance(key, str) or not key:
         raise InvalidArgumentError(f"metadata {what} must be text of at least one character, got {key!r}")
-    if len(key) <= _SURELY_FITS and key.isascii():
+    if fits(key):
         return key
     try:
         size = len(key.encode())
@@ -187,11 +150,7 @@ def check_indexes(indexes: Indexes | None) -> Indexes:
     """A copy of `indexes`, when all its names and keys can be stored. Raises InvalidArgumentError."""
     if not indexes:
         return NO_INDEXES
-    checked = dict(indexes)
-    for name, keys in checked.items():
-        check_key(name, "index name")
-        checked[name] = check_key(keys, "index key") if type(keys) is str else _check_index_keys(keys)
-    return checked
+    return copied_indexes(indexes, check_key, _check_index_keys)
 
 
 def _check_index_keys(keys: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -232,23 +191,24 @@ def check_also(also: Demands | None) -> Demands | None:
 def checked_put(put: Put) -> Put:
     """A copy that the caller cannot change. Raises InvalidArgumentError."""
     key, value, expected = put.key, put.value, put.expected
-    if type(key) is not str or not (0 < len(key) <= _SURELY_FITS and key.isascii()):
+    if not fits(key):
         check_key(key)
     if type(value) is not bytes or len(value) > METADATA_VALUE_SIZE_MAX:
         value = check_value(key, value)
     if type(expected) is not int and type(expected) is not Expected:
         check_version(expected)
-    indexes, also = (
-        check_indexes(put.indexes) if put.indexes else NO_INDEXES,
-        check_also(put.also) if put.also else None,
-    )
+    indexes = check_indexes(put.indexes) if put.indexes else NO_INDEXES
+    also = check_also(put.also) if put.also else None
     return Put(key, value, expected, put.session, put.partition_key, indexes, also)
 
 
 def checked_append(append: Append) -> Append:
     """A copy that the caller cannot change. Raises InvalidArgumentError."""
-    check_key(f"{append.prefix}/{0:020d}")
-    value, indexes = check_value(append.prefix, append.value), check_indexes(append.indexes)
+    value, indexes = append.value, check_indexes(append.indexes)
+    if not fits(append.prefix, _SEQUENCE_SIZE):
+        check_key(f"{append.prefix}/{0:020d}")
+    if type(value) is not bytes or len(value) > METADATA_VALUE_SIZE_MAX:
+        value = check_value(append.prefix, value)
     return Append(append.prefix, value, append.partition_key, indexes)
 
 

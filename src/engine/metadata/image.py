@@ -16,6 +16,7 @@ from zlib import crc32
 
 import msgspec
 
+from engine._native.records.rows import Change, Row, checksum_of, fields_of, step_of
 from engine.errors import (
     CorruptionError,
     DataDirectoryBusyError,
@@ -28,7 +29,7 @@ from engine.metadata.library import Library, LibraryError, SqliteConnection
 from engine.metadata.lockfile import PRIVATE, LockFile, lock_file_of
 from engine.metadata.mark import REPAIR, Mark, SlotWrite
 from engine.metadata.store import Indexes, OutcomeUnknownError, Record, Stat
-from engine.metadata.table import NO_INDEXES, Change, Row
+from engine.metadata.table import NO_INDEXES
 from engine.metadata.wal import find_damage
 from engine.metadata.witness import MarkPolicy, enter_mark, log_of, mark_of
 
@@ -163,23 +164,7 @@ class Image:
 
     def step(self, changes: list[Change]) -> ImageStep:
         """Prepare the commit of these changes, which follow the last step."""
-        before: dict[str, Row | None] = {}
-        after: dict[str, Row | None] = {}
-        for change in changes:
-            before.setdefault(change.key, change.old)
-            after[change.key] = change.new
-        put, removed = list[Fields](), list[str]()
-        count, digest = self._count, self._digest
-        for key, old in before.items():
-            if old is not None:
-                count -= 1
-                digest -= old.checksum  # set by the put, or by load()
-            if (row := after[key]) is not None:
-                count += 1
-                put.append(_to_fields(row))
-                digest += row.checksum
-            elif old is not None:
-                removed.append(key)
+        put, removed, count, digest = step_of(changes, self._count, self._digest, _encode)
         summary = (changes[-1].version, count, digest & _DIGEST_MASK)
         mark = None if self.mark is None else self.mark.following(summary[0])
         return ImageStep(put, removed, (*summary, _meta_checksum(FORMAT, *summary)), mark)
@@ -259,7 +244,7 @@ def write_image(path: Path, version: int, rows: Iterable[Row]) -> None:
         path.touch(mode=PRIVATE, exist_ok=False)
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = FULL; {_SCHEMA}")
-            fields = [_to_fields(row) for row in rows]
+            fields = [fields_of(row, _encode) for row in rows]
             summary = (version, len(fields), sum(each[-1] for each in fields) & _DIGEST_MASK)
             database.execute(STATEMENTS["begin"])
             database.executemany(STATEMENTS["put"], fields)
@@ -336,7 +321,7 @@ def _to_row(path: Path, fields: tuple[object, ...]) -> tuple[Row, int]:
     key, value, version, created_ms, modified_ms, session, indexes, checksum = fields
     stat = Stat(version, created_ms, modified_ms, session)  # type: ignore[arg-type]  # proven by the checksum
     facts = version, created_ms, modified_ms, session, indexes
-    if not isinstance(key, str) or not isinstance(value, bytes) or _checksum(key, value, *facts) != checksum:
+    if not isinstance(key, str) or not isinstance(value, bytes) or checksum_of(key, value, *facts) != checksum:
         raise CorruptionError(f"{path} is damaged: the record of {key!r} does not match its checksum")
     return Row(Record(key, value, stat), _indexes_of(indexes), checksum), checksum
 
@@ -345,23 +330,6 @@ def _indexes_of(text: object) -> Indexes:
     if not isinstance(text, str):
         return NO_INDEXES
     return {name: tuple(keys) if isinstance(keys, list) else keys for name, keys in json.loads(text).items()}
-
-
-def _to_fields(row: Row) -> Fields:
-    record = row.record
-    key, value, stat = record.key, record.value, record.stat
-    indexes = _encode(dict(row.indexes)).decode() if row.indexes else None
-    version, created_ms, modified_ms, session = stat.version, stat.created_ms, stat.modified_ms, stat.session
-    row.checksum = checksum = _checksum(key, value, version, created_ms, modified_ms, session, indexes)
-    return key, value, version, created_ms, modified_ms, session, indexes, checksum
-
-
-def _checksum(
-    key: str, value: bytes, version: object, created_ms: object, modified_ms: object, session: object, indexes: object
-) -> int:
-    """CRC-32 of all fields of a row. On disk: do not change."""
-    facts = f"{key}\n{version}\n{created_ms}\n{modified_ms}\n{session}\n{indexes}\n"
-    return crc32(value, crc32(facts.encode()))
 
 
 def _meta_checksum(form: int, version: int, rows: int, digest: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import TypeVar
 
+from engine._native.records.rows import Row
 from engine.clock import Clock
 from engine.errors import AlreadyClosedError, InvalidArgumentError
 from engine.metadata.batch import Batch, check_version, check_writes, checked_append, checked_put
@@ -24,14 +25,13 @@ from engine.metadata.store import (
     IndexedRecords,
     Indexes,
     Keys,
-    Outcome,
     Outcomes,
     Put,
     Record,
     Session,
     Stat,
 )
-from engine.metadata.table import NO_INDEXES, Row, Table, is_served
+from engine.metadata.table import NO_INDEXES, Table, is_served
 from engine.metadata.watches import IndexWatch, PrefixWatch, TableWatch, WatchHub
 
 T = TypeVar("T")
@@ -168,8 +168,8 @@ class LocalStore(ABC):
     async def write_all(self, writes: Sequence[Put | Delete]) -> Outcomes:
         self._check_open()
         check_writes(len(writes))
-        operations = [_operation(write) for write in writes]
-        return await self._write(lambda batch: batch.write_all(operations), len(operations))
+        checked = [_checked(write) for write in writes]
+        return await self._write(lambda batch: batch.write_all(checked), len(checked))
 
     async def list(self, start: str, end: str, limit: int | None = None) -> list[Record]:
         self._check_open()
@@ -270,9 +270,10 @@ def _deleting(key: str, expected: Expected | int) -> Callable[[Batch], bool]:
     return lambda batch: batch.delete(key, expected)
 
 
-def _operation(write: Put | Delete) -> Callable[[Batch], Outcome]:
+def _checked(write: Put | Delete) -> Put | Delete:
     if isinstance(write, Put):
-        return _putting(write)
+        return checked_put(write)
     if isinstance(write, Delete):
-        return _deleting(write.key, write.expected)
+        check_version(write.expected)
+        return write
     raise InvalidArgumentError(f"a write must be a Put or a Delete, got {write!r:.80}")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from engine.metadata.table import Change, Row, Table
+from engine._native.records.rows import Change, Row
+from engine.metadata.table import Table
 
 SORTED_AT_ONCE = 256  # records: some tenths of a millisecond
 

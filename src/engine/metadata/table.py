@@ -10,11 +10,10 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from types import MappingProxyType
 
-import msgspec
-
+from engine._native.records.rows import Change, Row, Rows
 from engine.limits import METADATA_CHANGES_MAX
 from engine.metadata.ordered import OrderedSet
-from engine.metadata.store import Indexes, Record
+from engine.metadata.store import Indexes
 
 _SESSIONS_BITS = 22  # of the number of a session in its process
 NO_INDEXES: Indexes = MappingProxyType({})
@@ -30,82 +29,29 @@ def each_key(index_keys: str | tuple[str, ...]) -> tuple[str, ...]:
     return (index_keys,) if isinstance(index_keys, str) else index_keys
 
 
-class Row(msgspec.Struct, eq=False, gc=False):
-    """A record and its key or keys in each index. `checksum`: of its durable image, once that exists."""
-
-    record: Record
-    indexes: Indexes
-    checksum: int = -1
-
-
-class Change(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The change of one key from `old` to `new`; None where it does not exist. Each change has its own version."""
-
-    version: int
-    key: str
-    old: Row | None
-    new: Row | None
-
-
-class Table:
+class Table(Rows):
     """The visible state. Loop thread only, except while it is being loaded."""
 
     def __init__(self, version: int = 0, rows: Iterable[Row] = ()) -> None:
         """`rows`: in key order. `version`: the last one that was given out."""
-        self.rows: dict[str, Row] = {row.record.key: row for row in rows}
-        self.version = version
-        self.sessions: dict[int, set[str]] = {}
-        self.ending: set[int] = set()  # sessions whose records are being deleted, or could not be deleted yet
-        self._keys: OrderedSet[str] = OrderedSet(self.rows)
-        self._indexes: defaultdict[str, OrderedSet[tuple[str, str]]] = defaultdict(OrderedSet)
-        # A process that wrote under a session left a larger version to the next one.
-        self._sessions_from = version << _SESSIONS_BITS
-        self._sessions_made = 0
+        rows = list(rows)
         # (version, key) of every change after `_floor`, ascending.
         self._changes: deque[tuple[int, str]] = deque()
         self._floor = version
-        for row in self.rows.values():
-            self._index(row)
+        self._keys: OrderedSet[str] = OrderedSet(row.record.key for row in rows)
+        self._indexes: defaultdict[str, OrderedSet[tuple[str, str]]] = defaultdict(OrderedSet)
+        super().__init__(rows, version, self._keys, self._indexes, self._changes)
+        self.ending: set[int] = set()  # sessions whose records are being deleted, or could not be deleted yet
+        # A process that wrote under a session left a larger version to the next one.
+        self._sessions_from = version << _SESSIONS_BITS
+        self._sessions_made = 0
 
-    def apply(self, changes: Iterable[Change]) -> None:
+    def apply(self, changes: list[Change]) -> None:
         """Make evaluated changes visible, in their order."""
-        rows, changed = self.rows, self._changes
-        for change in changes:
-            key, old, new = change.key, change.old, change.new
-            if old is not None:
-                self._unindex(old)
-            elif new is not None:
-                self._keys.add(key)
-            if new is not None:
-                rows[key] = new
-                self._index(new)
-            elif old is not None:
-                self._keys.remove(key)
-                del rows[key]
-            self.version = change.version
-            changed.append((change.version, key))
+        self.apply_all(changes)
+        changed = self._changes
         while len(changed) > METADATA_CHANGES_MAX:
             self._floor, _ = changed.popleft()
-
-    def _unindex(self, row: Row) -> None:
-        key = row.record.key
-        for index, index_keys in row.indexes.items():
-            if isinstance(index_keys, str):
-                self._indexes[index].remove((index_keys, key))
-            else:
-                self._indexes[index].remove_all([(index_key, key) for index_key in index_keys])
-        if row.record.stat.session is not None:
-            self.sessions.get(row.record.stat.session, set()).discard(key)
-
-    def _index(self, row: Row) -> None:
-        key = row.record.key
-        for index, index_keys in row.indexes.items():
-            if isinstance(index_keys, str):
-                self._indexes[index].add((index_keys, key))
-            else:
-                self._indexes[index].add_all([(index_key, key) for index_key in index_keys])
-        if row.record.stat.session is not None:
-            self.sessions.setdefault(row.record.stat.session, set()).add(key)
 
     def new_session(self, *, served: bool = False) -> int:
         """A session id that was not used before, also by an earlier process, if any record was ever written under it.

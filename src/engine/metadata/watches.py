@@ -16,10 +16,11 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 
+from engine._native.records.rows import Change, Row
 from engine.metadata.keys import common_start, prefix_end
 from engine.metadata.snapshots import Snapshot
 from engine.metadata.store import Event, EventKind
-from engine.metadata.table import Change, Row, Table, each_key
+from engine.metadata.table import Table, each_key
 
 _NO_KEY = ""
 _READ_AT_ONCE = 64  # events, then the loop serves other work
@@ -144,11 +145,18 @@ class PrefixWatch(TableWatch):
         self.prefix = prefix
 
     def matches(self, row: Row) -> bool:
-        return row.record.key.startswith(self.prefix)
+        key: str = row.record.key
+        return key.startswith(self.prefix)
 
     def notice(self, change: Change) -> None:
         """Queue a change, whose key has the prefix."""
         self._hear(change, change.old is not None, change.new is not None)
+
+    def _event(self, key: str, version: int) -> Event:
+        row = self._hub.table.rows.get(key)
+        if row is None:
+            return Event(EventKind.DELETE, key, version)
+        return Event(EventKind.PUT, key, version, row.record)
 
     def detach(self) -> None:
         self._hub.drop_prefix(self)
@@ -190,7 +198,7 @@ class WatchHub:
     def notify(self, changes: list[Change]) -> None:
         """Notify watches of changes that are visible in the table."""
         lengths, by_prefix, by_index = self._lengths, self._by_prefix, self._by_index
-        short = lengths.get("", ())
+        short, watched = lengths.get("", ()), by_index.keys()
         for change in changes:
             key = change.key
             for length in short:
@@ -202,7 +210,11 @@ class WatchHub:
                     for prefix_watch in by_prefix.get(key[:length], ()):
                         prefix_watch.notice(change)
             if by_index:
-                self._notify_of_indexes(change)
+                old, new = change.old, change.new
+                if (new is not None and not watched.isdisjoint(new.indexes)) or (
+                    old is not None and not watched.isdisjoint(old.indexes)
+                ):
+                    self._notify_of_indexes(change)
 
     def _notify_of_indexes(self, change: Change) -> None:
         row, old, by_index = change.new or change.old, change.old, self._by_index

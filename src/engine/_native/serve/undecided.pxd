@@ -51,6 +51,25 @@ cdef class FrameCounts:
     cdef int go_on(self) except -1
     cdef int over(self, bint failed) except -1
 
+# The writes of one transaction without a record.
+cdef class HeldWrites:
+    cdef readonly object number           # of the transaction
+    cdef public bint held                 # by a commit
+    cdef public list writes
+    cdef bint mixed                       # they may be of several connections
+
+    cpdef add(self, writer)
+    cdef list theirs(self, object sends)
+
+# The writes of all transactions without a record.
+cdef class Gathering:
+    cdef readonly dict gathered           # HeldWrites by transaction
+    cdef Py_ssize_t parts_max
+
+    cpdef gather(self, number, writer)
+
+cdef object sends_of(object writer)
+
 # A write that can be decided once it is both durable and recorded.
 cdef class PendingWrite:
     cdef readonly object number           # of the transaction
@@ -69,6 +88,8 @@ cdef class PendingWrite:
     cdef int add_part(self, object part, object version) except -1
     cpdef found(self)
 
+cdef class PendingAppend
+
 # The appends of one segment that are not answered, and the transactions that have ended with something undecided.
 cdef class Undecided:
     cdef readonly dict writes             # by transaction: undecided writes, in the order of their offsets
@@ -77,6 +98,16 @@ cdef class Undecided:
     cdef readonly str segment             # its name
     cdef readonly bytes segment_json      # that, as in a record
     cdef Landings landings                # appends of whose end the log has told
+    cdef public Gathering operations
+    cdef public object visibility         # of the segment
+    cdef OpenWrites undecided             # those of `visibility`; None: not asked for yet
+    cdef public object settling           # takes the parts of records that may go
+    cdef public set followed              # transactions whose end is heard of
+    cdef public bint notifying            # readers are told in a later turn that something was decided
+
+    cdef OpenWrites open_writes(self)
+    cpdef bint decided(self, number) except -1
+    cpdef gather(self, PendingAppend append)
 
 # One frame of one transaction: what the log tells, what its operation record tells, and its answer.
 cdef class PendingAppend:

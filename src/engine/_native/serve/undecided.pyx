@@ -185,6 +185,74 @@ cdef class FrameCounts:
         return 0
 
 
+cdef class HeldWrites:
+    """The writes of one transaction without a record, in the order in which they came. A commit that holds them takes
+    those of its connection.
+    """
+
+    def __init__(self, number):
+        self.number = number
+        self.writes = []
+
+    cpdef add(self, writer):
+        """A write that is in the log, or about to be."""
+        if self.writes and sends_of(writer) is not sends_of(self.writes[0]):
+            self.mixed = True
+        self.writes.append(writer)
+
+    # The writes of a connection: `writes` itself where it has no others.
+    cdef list theirs(self, object sends):
+        if self.mixed:
+            return [write for write in self.writes if sends_of(write) is sends]
+        return self.writes if self.writes and sends_of(self.writes[0]) is sends else []
+
+    def count(self, sends):
+        """The number of writes of a connection."""
+        return len(self.theirs(sends))
+
+    def of(self, sends):
+        """The writes of a connection."""
+        return list(self.theirs(sends))
+
+    def take(self, sends):
+        """Remove and return the writes of a connection."""
+        cdef list taken = self.theirs(sends)
+        if taken is self.writes:
+            self.writes = []
+        elif self.mixed:
+            self.writes = [write for write in self.writes if sends_of(write) is not sends]
+        return taken
+
+
+cdef object sends_of(object writer):
+    if isinstance(writer, PendingAppend):
+        return (<PendingAppend> writer).sends
+    return writer.sends
+
+
+cdef class Gathering:
+    """The writes of all transactions that no record says yet. Loop thread only."""
+
+    def __init__(self, Py_ssize_t parts_max):
+        """`parts_max`: writes in one record."""
+        self.gathered = {}
+        self.parts_max = parts_max
+
+    cpdef gather(self, number, writer):
+        """Record a write together with others of the transaction in this turn of the loop.
+
+        The writer is called in a later turn.
+        """
+        cdef HeldWrites found = self.gathered.get(number)
+        if found is None or (len(found.writes) >= self.parts_max and not found.held):
+            found = self.gathered[number] = self.begun(number)
+        found.add(writer)
+
+    def begun(self, number):
+        """The HeldWrites of a transaction, which are recorded at the end of this turn; for heirs."""
+        raise NotImplementedError
+
+
 cdef class PendingWrite:
     """Messages of one transaction from their append to the decision.
 
@@ -218,8 +286,10 @@ cdef class PendingWrite:
     # Whether it is visible, given how the transaction has ended; None: its header is gone. As operation_counts() of
     # model.transactions.
     cdef bint is_visible(self, object view) except -1:
-        return view is not None and self.version is not None and self.version <= view.version and (
-            view.header.counts(self.attempt))
+        if view is None or self.version is None or self.version > view.version:
+            return False
+        header = view.header
+        return header.state == "COMMITTED" if header.accepted is None else header.counts(self.attempt)
 
     cpdef found(self):
         """All its operation records are added."""
@@ -238,10 +308,11 @@ cdef class Undecided:
         self.writes = {}
         self.ended = {}
         self.confirming = {}
+        self.followed = set()
         self.landings = Landings(methodcaller("logged"))
 
     def begin_jointly(self, JointAppend joint not None, runs, answers, sends, list places not None, uint64_t term,
-                      OpenWrites undecided not None, append_of, write_of):
+                      append_of, write_of):
         """Begin an append for each run of one frame, which the log has taken at `places`.
 
         `append_of`, `write_of`: the classes. The appends begin no records before they are durable.
@@ -251,6 +322,7 @@ cdef class Undecided:
         cdef FrameCounts counts
         cdef Run run
         cdef Appended place
+        cdef OpenWrites undecided = self.open_writes()
         cdef Py_ssize_t at = 0, i
         cdef uint64_t first, last
         cdef bint fresh
@@ -277,6 +349,30 @@ cdef class Undecided:
             append.begin(run.span, write)
         joint.begun()
 
+    def hear(self, number, view):
+        """The transaction has ended; None: its header is gone. Whether nothing of it is undecided any more."""
+        self.ended[number] = view
+        if not self.decided(number):
+            return False
+        del self.ended[number]
+        self.followed.discard(number)
+        return True
+
+    cdef OpenWrites open_writes(self):
+        if self.undecided is None:
+            self.undecided = self.visibility.undecided_writes()  # always the same
+        return self.undecided
+
+    cpdef bint decided(self, number) except -1:
+        """Decide what can be decided; whether that is all."""
+        visibility = self.visibility
+        parts = self.decide(number, self.open_writes(), visibility.decided, visibility.hidden)
+        if parts is not None:
+            self.settling.soon(parts)
+            if not self.notifying:
+                visibility.changed()
+        return number not in self.writes
+
     def decide(self, number, OpenWrites undecided not None, decided, hidden):
         """Decide the writes of a transaction that has ended, where they can be decided.
 
@@ -300,9 +396,9 @@ cdef class Undecided:
             self.writes[number] = left
         return parts
 
-    def gather(self, append):
+    cpdef gather(self, PendingAppend append):
         """Record the write of an append."""
-        raise NotImplementedError
+        self.operations.gather(append.number, append)
 
     def became_ready(self, number):
         """A write of a transaction that has ended can be decided."""

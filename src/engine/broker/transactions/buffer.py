@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from engine.broker.transactions.operations import Operations
     from engine.broker.transactions.sends import TransactionSends
     from engine.broker.transactions.settling import SettlingRounds
-    from engine.control.transactions.headers import TransactionView
     from engine.control.transactions.operations import Part, RecordedOperation
     from engine.storage.cursor.visibility import Visibility
     from engine.storage.segment import Segment
@@ -60,6 +59,10 @@ class TransactionBuffer(Undecided):
     it, and recovery looks for entries that a crash has left without one.
     """
 
+    visibility: Visibility
+    operations: Operations
+    settling: Settling
+
     def __init__(
         self,
         segment: Segment,
@@ -71,21 +74,18 @@ class TransactionBuffer(Undecided):
         changed: Callable[[], None],
     ) -> None:
         super().__init__(str(segment.name), msgspec.json.encode(str(segment.name)))
-        self.visibility = visibility
+        self.visibility, self.operations = visibility, operations
+        self.settling = Settling(segment, visibility, rounds)
         self.segment_name = segment.name
         self._segment = segment
         self._term = term
         self._headers = headers
-        self._operations = operations
         self._changed = changed
         self._loop = asyncio.get_running_loop()
-        self._followed: set[int] = set()  # transactions
         self._idle: list[asyncio.Future[None]] = []  # wait until all appends are answered
         self._withdrawing: set[asyncio.Future[None]] = set()
-        self._settling = Settling(segment, visibility, rounds)
-        self._notifying = False
         self._closed = False
-        self.heard = self._heard  # made once: it is compared with itself
+        self.heard = self.hear  # made once: it is compared with itself
         visibility.changed = self._notify_soon
 
     # -- for readers -------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class TransactionBuffer(Undecided):
         """
         if self._withdrawing or self._closed or not self._headers.follow_open(number, self.heard):
             return False
-        self._followed.add(number)
+        self.followed.add(number)
         return self._headers.belongs_to(number, role)
 
     def admits_all(self, numbers: list[int], role: str) -> bool:
@@ -128,7 +128,7 @@ class TransactionBuffer(Undecided):
         if self._withdrawing or self._closed:
             return False
         count, admitted = self._headers.follow_all_open(numbers, self.heard, role)
-        self._followed.update(numbers if admitted else numbers[:count])
+        self.followed.update(numbers if admitted else numbers[:count])
         return admitted
 
     async def admit(self, number: int, role: str = "") -> None:
@@ -144,7 +144,7 @@ class TransactionBuffer(Undecided):
         while self._withdrawing:
             await asyncio.wait(list(self._withdrawing))
             await self._headers.authorise(number, self.heard)  # at once, unless it has ended meanwhile
-        self._followed.add(number)
+        self.followed.add(number)
         if not self._headers.belongs_to(number, role):
             raise TransactionNotFoundError(f"there is no transaction {id_text(number)} of this role")
 
@@ -186,7 +186,7 @@ class TransactionBuffer(Undecided):
             self.writes.setdefault(number, []).append(pending)
         append.begin(span, pending)
         if pending is not None:
-            self._operations.gather(number, append)
+            self.operations.gather(number, append)
 
     def append_jointly(
         self,
@@ -207,14 +207,8 @@ class TransactionBuffer(Undecided):
         places = self._segment.append_for(joint, payload, producer, self._term, several=True)
         if places is None:
             return False
-        open_writes = self.visibility.undecided_writes()
-        self.begin_jointly(
-            joint, runs, answers, sends, places, self._term, open_writes, TransactionalAppend, PendingWrite
-        )
+        self.begin_jointly(joint, runs, answers, sends, places, self._term, TransactionalAppend, PendingWrite)
         return True
-
-    def gather(self, append: TransactionalAppend) -> None:
-        self._operations.gather(append.number, append)
 
     def all_confirmed(self) -> None:
         idle, self._idle = self._idle, []
@@ -235,7 +229,7 @@ class TransactionBuffer(Undecided):
     async def record(self, pending: PendingWrite) -> None:
         """Write its operation record; retried until the metadata store takes it."""
         operation = pending.operation(self.segment_name)
-        pending.add_record(await insist(pending.write, lambda: self._operations.append(pending.number, operation)))
+        pending.add_record(await insist(pending.write, lambda: self.operations.append(pending.number, operation)))
 
     async def find_records(self, pending: PendingWrite) -> None:
         """Find all records of a write, now that there is one; retried until the metadata store answers."""
@@ -256,7 +250,7 @@ class TransactionBuffer(Undecided):
             if self.visibility.is_decided(place.first_offset) and place.first_offset not in self.visibility.hidden:
                 return None
         else:  # so long ago, or in a parent of this segment, that only the transaction's own records can tell
-            for operation in await self._operations.of(number):
+            for operation in await self.operations.of(number):
                 known = span_recorded(operation.facts)
                 if known is not None and known.covers(span):
                     return operation.version
@@ -277,7 +271,7 @@ class TransactionBuffer(Undecided):
 
     async def _forget_records(self, pending: PendingWrite) -> None:
         await pending.until_recorded()
-        await insist(pending.write, lambda: self._operations.forget(pending.parts))
+        await insist(pending.write, lambda: self.operations.forget(pending.parts))
 
     async def recorded(self) -> None:
         """Wait until all appends are answered. For a segment that takes no more of them."""
@@ -288,29 +282,10 @@ class TransactionBuffer(Undecided):
 
     # -- the end of a transaction ------------------------------------------------------------------------------------
 
-    def _heard(self, number: int, view: TransactionView | None) -> bool:
-        """The transaction has ended; None: its header is gone. Whether nothing of it is undecided any more."""
-        self.ended[number] = view
-        if not self._decided(number):
-            return False
-        del self.ended[number]
-        self._followed.discard(number)
-        return True
-
     def _apply(self, number: int) -> None:
         """Decide the writes, of a transaction that has ended, that can be decided."""
-        if self._decided(number):
+        if self.decided(number):
             self._leave(number)
-
-    def _decided(self, number: int) -> bool:
-        """Decide what can be decided; whether that is all."""
-        visibility = self.visibility
-        parts = self.decide(number, visibility.undecided_writes(), visibility.decided, visibility.hidden)
-        if parts is not None:
-            self._settling.soon(parts)
-            if not self._notifying:
-                visibility.changed()
-        return number not in self.writes
 
     def _forget(self, pending: PendingWrite) -> None:
         left = self.writes.get(pending.number, [])
@@ -322,16 +297,16 @@ class TransactionBuffer(Undecided):
 
     def _leave(self, number: int) -> None:
         del self.ended[number]
-        self._followed.discard(number)
+        self.followed.discard(number)
         self._headers.release(number, self.heard)
 
     def _notify_soon(self) -> None:
-        if not self._notifying:
-            self._notifying = True
+        if not self.notifying:
+            self.notifying = True
             self._loop.call_soon(self._notify)
 
     def _notify(self) -> None:
-        self._notifying = False
+        self.notifying = False
         if not self._closed:
             self._changed()
 
@@ -343,7 +318,7 @@ class TransactionBuffer(Undecided):
         Raises StorageError when a write is not durable yet, and what the metadata store raises.
         """
         records: dict[int, list[Part]] = {}
-        for record in await self._operations.writes(self._segment.name):
+        for record in await self.operations.writes(self._segment.name):
             records.setdefault(record.number, []).append(record.part)
         for number, found in records.items():
             view = await self._headers.read(number)  # followers are told
@@ -353,21 +328,21 @@ class TransactionBuffer(Undecided):
                 raise StorageError(
                     f"{self._segment.name}: a write of {id_text(number)} is not durable yet; retry later"
                 )
-            self._settling.records += found
-        await self._settling.settle()
+            self.settling.records += found
+        await self.settling.settle()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
         """Whether writes are undecided, or decided and not settled."""
-        return bool(self.writes or self.confirming or self._settling.records or self._withdrawing)
+        return bool(self.writes or self.confirming or self.settling.records or self._withdrawing)
 
     @property
     def operation_records(self) -> int:
         """The number of operation records of writes here, as far as is known."""
         undecided = sum(len(pending.parts) for writes in self.writes.values() for pending in writes)
-        return undecided + len(self._settling.records)
+        return undecided + len(self.settling.records)
 
     @property
     def holding(self) -> tuple[int, int] | None:
@@ -393,28 +368,28 @@ class TransactionBuffer(Undecided):
         settled = self.visibility.unsettled_from
         far = settled is not None and self._segment.durable_offset - settled > UNSAVED_MESSAGES_MAX
         if far and self.visibility.limit is None:
-            self._settling.soon()
+            self.settling.soon()
 
     async def close(self) -> None:
         """Finish appends, and save what is decided, as far as possible. Idempotent."""
         if self._closed:
             return
         await self.recorded()
-        await self._settling.close()
+        await self.settling.close()
         self.abandon()
         await self.visibility.close()
 
     def abandon(self) -> None:
         """Stop without writing: another broker owns the segment, or it was deleted. Idempotent."""
         self._closed = True
-        self._settling.closed = True
+        self.settling.closed = True
         for append in list(self.confirming):
             append.abandon()
         for gone in list(self._withdrawing):
             gone.cancel()
-        for number in self._followed | self.ended.keys():
+        for number in self.followed | self.ended.keys():
             self._headers.release(number, self.heard)
-        self._followed.clear()
+        self.followed.clear()
 
     # -- recovery ----------------------------------------------------------------------------------------------------
 
@@ -425,12 +400,12 @@ class TransactionBuffer(Undecided):
             return
         entries = [e for e in await transacted_from(self._segment, start) if not self.visibility.is_decided(e.first)]
         records = RecordsByEntry(entries)
-        strays = [r.part for r in await self._operations.writes(self._segment.name) if not records.add(r)]
+        strays = [r.part for r in await self.operations.writes(self._segment.name) if not records.add(r)]
         for entry in entries:
             self._found(entry, records.of(entry))
         for number in list(self.writes):
             await self._resume(number)
-        await self._operations.forget(strays)  # of writes that are decided, or never reached the log
+        await self.operations.forget(strays)  # of writes that are decided, or never reached the log
 
     def _found(self, entry: Transacted, records: Iterable[RecordedOperation]) -> None:
         span = Span(entry.producer, entry.first_sequence, entry.last_sequence)
@@ -446,7 +421,7 @@ class TransactionBuffer(Undecided):
     async def _resume(self, number: int) -> None:
         """Follow a transaction that is open; apply one that has ended."""
         self._headers.follow(number, self.heard)
-        self._followed.add(number)
+        self.followed.add(number)
         view = await self._headers.read(number)
         unrecorded = [pending for pending in self.writes.get(number, ()) if not pending.recorded]
         if view is not None and view.header.state is TransactionState.OPEN:
@@ -470,7 +445,7 @@ class TransactionBuffer(Undecided):
         """Read the records again: the previous owner may have written some after recovery listed them. Now that the
         transaction has ended, every record that is in time is there, and later owners find the same.
         """
-        for operation in await self._operations.of(number) if unrecorded else ():
+        for operation in await self.operations.of(number) if unrecorded else ():
             for pending in unrecorded:
                 if pending.is_recorded_by(operation):
                     pending.add_record(operation)

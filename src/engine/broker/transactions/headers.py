@@ -104,7 +104,11 @@ class TransactionHeaders:
         followed_of = self._followed.get
         for at, number in enumerate(numbers):
             followed = followed_of(number)
-            if followed is not None and followed.is_open:
+            if (
+                followed is not None
+                and followed.view is not None
+                and followed.view.header.state is TransactionState.OPEN
+            ):
                 followed.listeners[listener] = None
             elif self.follow_open(number, listener):
                 followed = followed_of(number)

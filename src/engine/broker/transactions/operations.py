@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from engine._native.serve.undecided import Gathering, HeldWrites
 from engine.aio.bag import Bag
 from engine.aio.histogram import Histogram
 from engine.control.transactions.operations import (
@@ -59,50 +60,20 @@ class Writer(Protocol):
         """An attempt has failed, outcome unknown."""
 
 
-class Held:
+class Held(HeldWrites):
     """The writes of one transaction without a record. Loop thread only.
 
     At the end of the turn they are recorded, unless a commit holds them: it takes those that it records together with
     the header, and releases the rest.
     """
 
-    __slots__ = ("_mixed", "_operations", "held", "number", "writes")
+    __slots__ = ("_operations",)
+
+    writes: list[Writer]
 
     def __init__(self, operations: Operations, number: int) -> None:
-        self.number = number
-        self.held = False
-        self.writes: list[Writer] = []
-        self._mixed = False  # they may be of several connections
+        super().__init__(number)
         self._operations = operations
-
-    def add(self, writer: Writer) -> None:
-        """A write that is in the log, or about to be."""
-        writes = self.writes
-        if writes and writer.sends is not writes[0].sends:
-            self._mixed = True
-        writes.append(writer)
-
-    def count(self, sends: object) -> int:
-        """The number of writes of a connection."""
-        return len(self._of(sends))
-
-    def of(self, sends: object) -> list[Writer]:
-        """The writes of a connection."""
-        return list(self._of(sends))
-
-    def _of(self, sends: object) -> list[Writer]:
-        if self._mixed:
-            return [write for write in self.writes if write.sends is sends]
-        return self.writes if self.writes and self.writes[0].sends is sends else []
-
-    def take(self, sends: object) -> list[Writer]:
-        """Remove and return the writes of a connection."""
-        taken = self._of(sends)
-        if taken is self.writes:
-            self.writes = []
-        elif self._mixed:
-            self.writes = [write for write in self.writes if write.sends is not sends]
-        return taken
 
     def release(self, writes: Sequence[Writer] = ()) -> None:
         """Record these writes, and all that are held, on their own."""
@@ -136,14 +107,14 @@ class _Waiter:
             self.future.set_exception(error) if isinstance(error, Exception) else self.future.cancel()
 
 
-class Operations:
+class Operations(Gathering):
     """Loop thread only. One per broker."""
 
     def __init__(self, metadata: MetadataStore) -> None:
+        super().__init__(PARTS_MAX)
         self.written = 0
         self.queries_s = Histogram()
         self._metadata = metadata
-        self._gathered: dict[int, Held] = {}  # by transaction, what no record says yet
         self._writing: Bag[asyncio.Task[None]] = Bag()
 
     async def append(self, number: int, operation: TransactionOperation) -> RecordedOperation:
@@ -157,25 +128,20 @@ class Operations:
             return await waiter.future
         return (await self._append(number, [operation], lambda: True))[0]
 
-    def gather(self, number: int, writer: Writer) -> None:
-        """Record a write together with others of the transaction in this turn of the loop.
-
-        The writer is called in a later turn.
-        """
-        found = self._gathered.get(number)
-        if found is None or (len(found.writes) >= PARTS_MAX and not found.held):
-            found = self._gathered[number] = Held(self, number)
-            self._begin(found)  # at the end of this turn
-        found.add(writer)
+    def begun(self, number: int) -> Held:
+        """See Gathering."""
+        held = Held(self, number)
+        self._begin(held)
+        return held
 
     def hold(self, number: int) -> Held | None:
         """Record no writes of a transaction, of this turn and later, until they are released.
 
         None: another commit holds them.
         """
-        found = self._gathered.get(number)
+        found = self.gathered.get(number)
         if found is None:
-            found = self._gathered[number] = Held(self, number)
+            found = self.gathered[number] = Held(self, number)
         if found.held:
             return None
         found.held = True
@@ -184,8 +150,8 @@ class Operations:
     def release(self, held: Held) -> None:
         """Undo hold()."""
         held.held = False
-        if self._gathered.get(held.number) is held:
-            del self._gathered[held.number]
+        if self.gathered.get(held.number) is held:
+            del self.gathered[held.number]
         if held.writes:
             self._begin(held)
 
@@ -196,8 +162,8 @@ class Operations:
         if gathered.held or not gathered.writes:
             return
         number, writes = gathered.number, gathered.writes
-        if self._gathered.get(number) is gathered:
-            del self._gathered[number]
+        if self.gathered.get(number) is gathered:
+            del self.gathered[number]
         gathered.writes = []
         task = asyncio.get_running_loop().create_task(self._write_all(number, writes))
         self._writing.add(task)

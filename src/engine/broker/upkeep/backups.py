@@ -29,6 +29,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from engine._native.records.rows import Row
 from engine.aio.shielded import shielded
 from engine.aio.workers import ThreadWorkers, run
 from engine.clock import Clock
@@ -45,7 +46,6 @@ from engine.metadata import keys
 from engine.metadata.image import write_image
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import MetadataStore
-from engine.metadata.table import Row
 from engine.model.backups import FORMAT, METADATA_FILE, PLAN_FILE, READ_SIZE_MAX, KeptSegment, Plan
 from engine.model.identity import Identity
 from engine.model.layout import SegmentLayout

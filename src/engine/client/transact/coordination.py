@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
-from engine.aio.shielded import shielded
+from engine.aio.staggered import Staggered
 from engine.client.net.connection import Connection
 from engine.client.net.pool import Pool, persist
 from engine.errors import (
@@ -115,14 +115,14 @@ def is_committed_by(answer: Answer) -> bool:
     return answer.result().state == "COMMITTED"
 
 
-async def committed_behind(answer: Answer) -> TransactionState | None:
-    """The outcome of send_commit(). None: unknown.
+async def committed_behind(answer: Answer, callers: Staggered) -> TransactionState | None:
+    """The outcome of send_commit(). None: unknown. `callers`: those of all commits of the client.
 
     The transaction stays open when the broker has not taken everything that was sent. Raises TransactionConflictError,
     TransactionNotFoundError.
     """
     try:
-        return TransactionState((await shielded(answer)).state)
+        return TransactionState((await callers.shielded(answer)).state)
     except (ConnectError, TimeoutError, UnknownOutcomeError):
         return None
     except EngineError as e:

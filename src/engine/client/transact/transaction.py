@@ -30,6 +30,7 @@ from typing import Any, Literal, Self, cast
 
 from engine.aio.backoff import RetryDelay
 from engine.aio.bag import Bag
+from engine.aio.staggered import Staggered
 from engine.aio.turns import Turns
 from engine.client.base.entering import Entering
 from engine.client.net.children import Children
@@ -69,6 +70,8 @@ from engine.model.transactions import (
 
 log = logging.getLogger(__name__)
 
+# Callers of commits that go on in one turn of the loop: what they send next is on its way while the others make theirs.
+COMMITTED_AT_ONCE = 16
 GOODBYE_S_MAX = 2.0  # a closing client waits this long for its open transactions to be aborted
 LOST = "it is aborted; use `with`, or commit() or abort()"
 OWN_MAX = 4  # open at once for what the client does by itself: a role may have few
@@ -104,11 +107,13 @@ class AsyncTransaction(InTransaction):
         joined: bool,
         ended: Callable[[Any], object],
         marks: Callable[[], int],
+        callers: Staggered,
     ) -> None:
-        """`ended`: called once it has. `marks`: another commit token each time."""
+        """`ended`: called once it has. `marks`: another commit token each time. `callers`: those of all commits."""
         self.scope = Scope(pool, standing.id, attempt)
         self._pool = pool
         self._marks = marks
+        self._callers = callers
         self._name = name
         self._ended = ended
         self.joined = joined  # it is ended elsewhere: leaving the block does not end it
@@ -227,7 +232,7 @@ class AsyncTransaction(InTransaction):
             raise
 
     async def _hear_behind(self, answer: Answer, numbers: tuple[int, ...] | None) -> bool:
-        found = await self._hear(TransactionState.COMMITTED, numbers, committed_behind(answer))
+        found = await self._hear(TransactionState.COMMITTED, numbers, committed_behind(answer, self._callers))
         if found is TransactionState.OPEN:
             self.scope.mark = None  # it was refused
         return found is TransactionState.COMMITTED
@@ -423,6 +428,7 @@ class Transactions:
         self._own = asyncio.Semaphore(OWN_MAX)
         # Commit tokens: each client counts on from a random number of its own.
         self._marks = count(pool.options.rng.getrandbits(MARK_BITS - 1)).__next__
+        self._committing = Staggered(COMMITTED_AT_ONCE)
 
     def begin(self, timeout: float, name: str | None) -> Entering[AsyncTransaction]:
         """A new transaction, or the one of that name."""
@@ -474,7 +480,14 @@ class Transactions:
 
     def _of(self, standing: Standing, name: str | None, attempt: str | None, joined: bool) -> AsyncTransaction:
         return AsyncTransaction(
-            self._pool, standing, name=name, attempt=attempt, joined=joined, ended=self._has_ended, marks=self._marks
+            self._pool,
+            standing,
+            name=name,
+            attempt=attempt,
+            joined=joined,
+            ended=self._has_ended,
+            marks=self._marks,
+            callers=self._committing,
         )
 
     def _opened(self, made: AsyncTransaction, standing: Standing) -> AsyncTransaction:
