@@ -34,11 +34,10 @@ from pyroaring import BitMap64
 from engine import checks
 from engine._native.format.heads import Head, entry_heads, groups_in
 from engine._native.format.offsets import offset_set, range_set
+from engine._native.serve.delivery import SMALL_CREDIT, SMALL_READ_SIZE
 from engine.broker.delivery.consumer import Consumer
 from engine.broker.delivery.delayed import Delays, has_delays
 from engine.broker.delivery.parts import (
-    SMALL_CREDIT,
-    SMALL_READ_SIZE,
     Taken,
     may_exceed,
     part_of,
@@ -54,9 +53,9 @@ from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 
 if TYPE_CHECKING:
+    from engine._native.serve.blocks import Block
     from engine.broker.delivery.subscription import HostedSubscription
     from engine.broker.segment.ports import Peer
-    from engine.storage.file.logfile import Block
 
 log = logging.getLogger(__name__)
 
