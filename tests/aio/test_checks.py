@@ -121,13 +121,13 @@ async def test_a_reader_has_one_read_under_way():
 
 
 async def test_a_message_is_held_by_one_consumer():
-    dispatcher: Any = object.__new__(QueueDispatcher)
+    dispatcher: Any = QueueDispatcher.__new__(QueueDispatcher)
     dispatcher.consumers = [SimpleNamespace(unacknowledged=BitMap64([n])) for n in (1, 2)]
-    dispatcher._replay = BitMap64([3])
-    dispatcher._check()
-    dispatcher._replay.add(2)
+    dispatcher.replay = BitMap64([3])
+    dispatcher.check_shares()
+    dispatcher.replay.add(2)
     with broken("held by one consumer"):
-        dispatcher._check()
+        dispatcher.check_shares()
 
 
 async def test_what_is_pending_is_claimed():

@@ -47,6 +47,7 @@ cdef class Outlet:
     cdef public object sent
 
     cdef bint is_ready(self) except -1
+    cdef bint has_room(self, int64_t messages) noexcept
     cdef int send(self, object data, object salt, int64_t messages, object skip, object redelivered) except -1
 
 # One that reads a segment alone and in order.
@@ -61,4 +62,26 @@ cdef class LoneOutlet(Outlet):
     cdef int send_all(self) except -1
     cdef int send_read(self, Block block) except -1
     cdef bint all_wanted(self, Block block) except -1
+    cdef int at_end(self) except -1
+
+# The consumers of a queue, to which the blocks of a segment are dealt.
+cdef class QueueOutlets:
+    cdef readonly object hosted
+    cdef readonly object subscription
+    cdef public list consumers            # Outlets, by priority
+    cdef readonly BlockReader reader
+    cdef readonly object counts           # of redeliveries
+    cdef Acked acked
+    cdef public int64_t next_offset       # to be dealt for the first time
+    cdef public int64_t asked             # where the last read began
+    cdef public object replay             # a set of offsets that are due again
+    cdef public object together           # entries of which all of a group go to one consumer; None: there were none
+    cdef public bint pumping
+    cdef bint costly                      # check after each pump()
+
+    cpdef list ready(self)
+    cdef int64_t first_due(self) except -1
+    cdef int deal_all(self) except -1
+    cpdef deal(self, Block block, int64_t start)
+    cdef bint deal_whole(self, Block block, int64_t start) except -1
     cdef int at_end(self) except -1

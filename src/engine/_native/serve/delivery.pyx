@@ -13,7 +13,8 @@ from asyncio import get_running_loop
 from collections import OrderedDict
 
 from engine import limits
-from engine._native.format.heads import head_of
+from engine._native.format.heads import groups_in, head_of
+from engine._native.serve.delays import has_delays
 from engine.errors import EngineError
 
 from engine._native.format.heads cimport Head
@@ -159,6 +160,9 @@ cdef class Outlet:
 
     def has_room_for(self, int64_t messages):
         """Whether so many may be sent to it at once: a fast consumer gets whole blocks."""
+        return self.has_room(messages)
+
+    cdef bint has_room(self, int64_t messages) noexcept:
         return messages <= self.messages_credit or self.window >= WIDE or (self.paced and 4 * messages <= self.window)
 
     def send_block(self, data, salt, int64_t messages, skip=None, redelivered=None):
@@ -293,4 +297,161 @@ cdef class LoneOutlet(Outlet):
 
     def send_part(self, block, list skip):
         """Send as much of a block as there is credit for."""
+        raise NotImplementedError
+
+
+cdef class QueueOutlets:
+    """Loop thread only."""
+
+    def __init__(self, subscription, reader_of, *, bint costly):
+        """`reader_of(step)`: the reader."""
+        self.subscription = subscription
+        self.hosted = subscription.hosted
+        self.consumers = []
+        self.acked = subscription.cursor
+        self.counts = subscription.redeliveries
+        self.next_offset = self.asked = subscription.start
+        self.reader = reader_of(self.step)
+        self.costly = costly
+
+    def pump(self):
+        """Deal until credit, room or durable messages run out."""
+        if self.pumping:
+            return
+        if self.together is not None:
+            self.release()
+        if self.replay and self.reader.waiting:
+            self.reader.stop()
+        self.pumping = True
+        try:
+            self.deal_all()
+        except EngineError as e:
+            self.close(e)
+        finally:
+            self.pumping = False
+        if self.costly:
+            self.check_shares()
+
+    def step(self, block):
+        """A read or a wait has ended. A block from disk is dealt if its first offset is still the first due."""
+        if block is not None and self.ready() and self.asked == self.first_due():
+            self.pumping = True
+            try:
+                self.deal(block, self.asked)
+            except EngineError as e:
+                self.close(e)
+            finally:
+                self.pumping = False
+        self.pump()
+
+    cpdef list ready(self):
+        """The consumers that may be sent messages: those with credit, of the best priority among them."""
+        cdef Outlet outlet
+        cdef list found = []
+        if self.together is not None and self.together.full:
+            return found
+        for outlet in self.consumers:
+            if outlet.is_ready():
+                if found and outlet.priority != (<Outlet>found[0]).priority:
+                    break
+                found.append(outlet)
+        return found
+
+    # The offset to read at: messages due again go first, acknowledged ones are not read.
+    cdef int64_t first_due(self) except -1:
+        if self.replay:
+            return self.replay.min()
+        if self.next_offset < self.acked.position or self.acked.above:
+            self.next_offset = self.subscription.due_from(self.next_offset)
+        return self.next_offset
+
+    cdef int deal_all(self) except -1:
+        cdef BlockReader reader = self.reader
+        cdef Outlet outlet
+        cdef Block block
+        cdef list ready
+        cdef int64_t size, messages, room
+        gaps = self.hosted.segment.gaps
+        if gaps.runs:
+            self.next_offset = gaps.skip(self.next_offset)
+        while reader.pending is None:
+            ready = self.ready()
+            if not ready:
+                break
+            messages = room = 0
+            for outlet in ready:
+                messages, room = max(messages, outlet.messages_credit), max(room, outlet.bytes_credit)
+            if self.replay or messages <= FEW:
+                size = LITTLE
+            else:
+                size = (<Outlet>ready[0]).connection.block_size
+            self.asked = self.first_due()
+            block = reader.next_block(self.asked, max(min(size, room), 1))
+            if block is None:
+                break
+            self.deal(block, self.asked)
+        if reader.pending is None and not self.replay:
+            self.at_end()
+        return 0
+
+    cdef int at_end(self) except -1:
+        segment = self.hosted.segment
+        if segment.sealed:
+            self.subscription.check_drained()
+        elif self.next_offset >= <int64_t>segment.durable_offset:
+            self.reader.wait_at(self.next_offset)
+        return 0
+
+    cpdef deal(self, Block block, int64_t start):
+        """Deal the block's entries, beginning with the one that contains `start`."""
+        if start < <int64_t>block.first_offset:  # retention has deleted what was before, or it is a gap: that is checked
+            self.replay.remove_range(start, block.first_offset)
+            start = block.first_offset
+            self.next_offset = max(self.next_offset, start)
+        groups = groups_in(block.joined())
+        if groups:
+            self.deal_grouped(block, groups)
+        elif len(self.consumers) != 1 or not self.deal_whole(block, start):
+            self.deal_in_turns(block, start)
+
+    # Send a new block whole to the only consumer, if no message in it has to be skipped. Whether it was sent.
+    cdef bint deal_whole(self, Block block, int64_t start) except -1:
+        cdef Outlet outlet = self.consumers[0]
+        cdef int64_t stop = block.next_offset
+        if start != self.next_offset or start != <int64_t>block.first_offset or self.replay:
+            return False
+        if not outlet.has_room(block.messages) or has_delays(block.joined()):
+            return False
+        if self.acked.position > start or self.acked.above or self.subscription.pending.offsets:
+            if self.subscription.free(start, stop) != [(start, stop)]:
+                return False
+        if self.hosted.transactions is not None or self.hosted.segment.gaps.runs:
+            if self.hosted.hidden(start, stop) is not None:
+                return False
+        outlet.unacknowledged.add_range(start, stop)
+        self.next_offset = stop
+        redelivered = self.counts.ranges(start, stop - 1) if self.counts.planes else None
+        outlet.send(block.joined(), block.salt, block.messages, None, redelivered)
+        return True
+
+    # What an heir does
+
+    def release(self):
+        """Groups that were kept back may be dealt: they are due again."""
+        raise NotImplementedError
+
+    def deal_grouped(self, block, groups):
+        """Deal a block with entries of which all of a group go to one consumer."""
+        raise NotImplementedError
+
+    def deal_in_turns(self, block, start):
+        """Deal a block entry by entry."""
+        raise NotImplementedError
+
+    def check_shares(self):
+        """Check what never changes."""
+        raise NotImplementedError
+
+    def close(self, error):
+        """Close all consumers with an error."""
         raise NotImplementedError
