@@ -45,6 +45,8 @@ def offsets_of(x: object, topic: str) -> dict[int, BitMap64]:
     if isinstance(x, MessageBatch):
         check_topic(x, x.topic, topic)
         return _offsets_of_batch(x)
+    if isinstance(x, Message) and x.topic == topic:
+        return {x.segment_id: BitMap64((x.offset,))}  # making an id costs more
     if isinstance(x, (Message, MessageId)):
         ident = id_of(x, topic)
         return {ident.segment_id: BitMap64((ident.offset,))}
