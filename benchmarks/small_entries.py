@@ -15,6 +15,7 @@ back, which costs about a tenth of what the broker does.
     pipeline  one producer, 64 such frames at a time
     publish   the public client: publish one message and await its receipt, then the next
     client    the public client: publish one message, receive it, acknowledge without waiting, then the next
+    queue     the same through a queue consumer
     clients   the public client: 64 publishers with one message outstanding each
 """
 
@@ -54,10 +55,34 @@ TOPIC = "small"
 CROWD = 64
 SWEEP_S = 60.0  # what goes by the clock would weigh the more, the slower the run is
 WARM = 20 if TINY else 320
-COUNTS = {"alone": 5_000, "crowd": 300, "pipeline": 300, "publish": 3_000, "client": 3_000, "clients": 300}
-CALLGRIND_COUNTS = {"alone": 500, "crowd": 20, "pipeline": 20, "publish": 300, "client": 300, "clients": 20}
-CALL_COUNTS = {"alone": 1_024, "crowd": 16, "pipeline": 16, "publish": 1_024, "client": 1_024, "clients": 16}
-ENTRIES = {"alone": 1, "crowd": CROWD, "pipeline": CROWD, "publish": 1, "client": 1, "clients": CROWD}
+COUNTS = {
+    "alone": 5_000,
+    "crowd": 300,
+    "pipeline": 300,
+    "publish": 3_000,
+    "client": 3_000,
+    "queue": 3_000,
+    "clients": 300,
+}
+CALLGRIND_COUNTS = {
+    "alone": 500,
+    "crowd": 20,
+    "pipeline": 20,
+    "publish": 300,
+    "client": 300,
+    "queue": 300,
+    "clients": 20,
+}
+CALL_COUNTS = {
+    "alone": 1_024,
+    "crowd": 16,
+    "pipeline": 16,
+    "publish": 1_024,
+    "client": 1_024,
+    "queue": 1_024,
+    "clients": 16,
+}
+ENTRIES = {"alone": 1, "crowd": CROWD, "pipeline": CROWD, "publish": 1, "client": 1, "queue": 1, "clients": CROWD}
 
 
 class Raw(asyncio.BufferedProtocol):
@@ -178,13 +203,17 @@ async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
                     await producer.send(VALUE, key=b"k0000007")
 
         else:
-            consumer = await client.stream_consumer(TOPIC, "s", initial_position="earliest")
+            if way == "queue":
+                queue = await client.queue_consumer(TOPIC, "s", initial_position="earliest")
+                receive, acknowledge = queue.receive, queue.acknowledge_nowait
+            else:
+                stream = await client.stream_consumer(TOPIC, "s", initial_position="earliest")
+                receive, acknowledge = stream.receive, stream.acknowledge_cumulative_nowait
 
             async def run(count: int) -> None:
                 for _ in range(count):
                     sent = producer.send(VALUE, key=b"k0000007")
-                    message = await consumer.receive()
-                    consumer.acknowledge_cumulative_nowait(message)
+                    acknowledge(await receive())
                     await sent
 
         await run(WARM // ENTRIES[way] + 1)
@@ -257,12 +286,24 @@ def calls(way: str, rounds: int) -> None:
     print_calls(profile, way, rounds * ENTRIES[way], "an entry", by=0)
 
 
+def side_of(file: str) -> str:
+    """Whose code it is."""
+    room = file.rpartition("src/engine/")[2].partition("/")[0]
+    if room == "client":
+        return "client"
+    return "broker" if room in ("broker", "storage", "metadata", "control") else "both, and what is the library's"
+
+
 def print_calls(profile: cProfile.Profile, way: str, rounds: int, of: str, by: int) -> None:
     """The functions of Python that were called in so many rounds; first the most frequent (`by` 0), or those that take
     the longest by themselves (2).
     """
     found: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
-    print(f"{way}: {sum(count for count, *_ in found.values()) / rounds:.2f} calls {of}")
+    sides: dict[str, float] = dict.fromkeys(("client", "broker", "both, and what is the library's"), 0.0)
+    for (file, *_), (count, *_) in found.items():
+        if Path(file) != Path(__file__):
+            sides[side_of(file)] += count / rounds
+    print(f"{way}: {sum(sides.values()):.2f} calls {of}: {', '.join(f'{n:.2f} {side}' for side, n in sides.items())}")
     for (file, line, name), (count, _, own, *_) in sorted(found.items(), key=lambda each: -each[1][by])[:120]:
         place = f"{file.rpartition('engine/')[2]}:{line} {name}"
         print(f"{count / rounds:8.2f} calls {own / rounds * 1e6:8.2f} us  {place}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 from pyroaring import BitMap64
 
 from engine import checks
+from engine._native.serve.waiters import Waiters
 from engine.aio.semaphore import AsyncSemaphore
 from engine.broker.delivery.delayed import Delays
 from engine.broker.delivery.pending_acks import PendingAcks
@@ -110,7 +110,7 @@ async def test_what_waits_for_peers_adds_up():
 
 async def test_a_reader_has_one_read_under_way():
     """Whether costly checks are made or not."""
-    hosted: Any = SimpleNamespace(segment=SimpleNamespace(when_durable=lambda offset: asyncio.Future()))
+    hosted: Any = SimpleNamespace(segment=SimpleNamespace(call_when_durable=Waiters().add))
     reader = SegmentReader(hosted, lambda block: None, lambda error: None)
     reader.wait(0)
     with broken("one read or wait"):
@@ -121,13 +121,13 @@ async def test_a_reader_has_one_read_under_way():
 
 
 async def test_a_message_is_held_by_one_consumer():
-    dispatcher: Any = object.__new__(QueueDispatcher)
+    dispatcher: Any = QueueDispatcher.__new__(QueueDispatcher)
     dispatcher.consumers = [SimpleNamespace(unacknowledged=BitMap64([n])) for n in (1, 2)]
-    dispatcher._replay = BitMap64([3])
-    dispatcher._check()
-    dispatcher._replay.add(2)
+    dispatcher.replay = BitMap64([3])
+    dispatcher.check_shares()
+    dispatcher.replay.add(2)
     with broken("held by one consumer"):
-        dispatcher._check()
+        dispatcher.check_shares()
 
 
 async def test_what_is_pending_is_claimed():

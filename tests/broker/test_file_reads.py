@@ -6,11 +6,12 @@ import asyncio
 import itertools
 from typing import Any
 
+from engine._native.serve.blocks import Block
+from engine._native.serve.waiters import Waiters
 from engine.aio.pace import REST_S
 from engine.broker.pools.file_reads import READING_BYTES, FileReads
 from engine.broker.segment.reader import COLD_BLOCKS, SegmentReader
 from engine.clock import SystemClock
-from engine.storage.file.logfile import Block
 from engine.testing.loop import run_virtual
 from tests.broker.environments import environment
 
@@ -176,10 +177,10 @@ def test_what_is_stopped_as_it_ends_is_not_the_end_of_what_is_read_next():
         segment: Any = ColdSegment()
         steps: list[Block | None] = []
         reader = SegmentReader(segment, steps.append, lambda error: None)
-        waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        segment.when_durable = lambda offset: waits
+        waiters = Waiters()
+        segment.call_when_durable = waiters.add
         reader.wait(5)
-        waits.set_result(None)  # the loop calls the reader in its next turn
+        waiters.wake()  # the loop calls the reader in its next turn
         reader.stop()
         assert reader.read(1, 1) is None
         for _ in range(2):

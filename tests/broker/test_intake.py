@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from engine._native.serve.waiters import WOKEN_PER_TURN
 from engine.broker.pools.admission import FRAMES_PER_TURN, REQUEST_FRAMES, Intake
 from engine.limits import MIB
-from engine.storage.waiting import WOKEN_PER_TURN
 from engine.testing.loop import run_virtual
 from engine.testing.maps import encode_bytes
 from engine.wire.commands import Command

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import engine
+from engine._native.serve.blocks import Block
 from engine.model.subscriptions import DeliveryMode
-from engine.storage.file.logfile import Block
 from engine.storage.segment import Segment
 from tests.kit.peer import until
 

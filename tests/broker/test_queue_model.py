@@ -18,6 +18,8 @@ from pyroaring import BitMap64
 
 from engine._native.format.heads import entry_heads
 from engine._native.format.offsets import runs
+from engine._native.serve.blocks import Block
+from engine._native.serve.waiters import Waiters
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.opened import Participation
 from engine.broker.delivery.queue import QueueConsumer
@@ -31,7 +33,6 @@ from engine.model.names import SegmentName, TopicName
 from engine.model.redelivery import Backoff
 from engine.storage.cursor.store import CursorStore
 from engine.storage.file.continuation import Gaps
-from engine.storage.file.logfile import Block
 from engine.testing.clock import LoopClock
 from engine.testing.loop import VirtualLoop
 from engine.wire import commands
@@ -53,20 +54,13 @@ class FakeSegment:
         self.gaps = Gaps()
         self.marks = SimpleNamespace(since=lambda offset: None)
         self.slow = False
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiters = Waiters()
+        self.call_when_durable = self._waiters.add
 
     def publish(self, count: int) -> None:
         self.entries.append((self.durable_offset, count))
         self.next_offset = self.durable_offset = self.durable_offset + count
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
-
-    def when_durable(self, offset: int) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        return future
+        self._waiters.wake()
 
     def read(self, offset: int, bytes_max: int, *, at_once: bool = False) -> Any:
         block = self._block(offset)

@@ -213,7 +213,7 @@ async def test_a_closed_receiver_holds_nothing():
     assert granted.waiting == 0
     share = granted._budget_share
     assert (share.held, share.attachments) == (0, 0)
-    assert (granted._budget._held, granted._budget._attachments) == (0, 0)
+    assert (granted._budget.held, granted._budget.attachments) == (0, 0)
 
 
 class Topic:

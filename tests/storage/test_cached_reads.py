@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from engine._native.serve.blocks import Block
 from engine.aio import files as system
 from engine.errors import CorruptionError
 from engine.limits import KIB
 from engine.storage.disk.buffers import BUFFER_SIZE, BUFFERS_MAX, ReadBuffers
 from engine.storage.disk.disk import OsDisk, OsFile
-from engine.storage.file.logfile import Block
 from engine.storage.segment import Segment
 from engine.storage.store import SegmentStore
 from engine.testing.disk import SimDisk

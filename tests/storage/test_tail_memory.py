@@ -6,9 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from engine._native.serve.groups import COPY_MAX, PINNED_MAX, Group
-from engine._native.serve.tails import Piece, TailCache
+from engine._native.serve.tails import Piece, Pieces, TailCache
 from engine.limits import KIB, MIB
-from engine.storage.file.tail import Tail
 from tests.kit.entry_images import entry
 
 FILE: Any = SimpleNamespace(salt=1, opening=SimpleNamespace(segment_id=0))
@@ -19,7 +18,7 @@ def piece(data: memoryview, first: int) -> Piece:
 
 
 def test_a_piece_counts_with_the_memory_it_was_received_in_once_for_all_its_pieces():
-    cache, tail, other = TailCache(3 * MIB), Tail(0), Tail(1)
+    cache, tail, other = TailCache(3 * MIB), Pieces(0), Pieces(1)
     chunks = [bytearray(MIB) for _ in range(4)]
     for first, chunk in enumerate(chunks[:3]):
         cache.push(tail, piece(memoryview(chunk)[: 20 * KIB], 2 * first))

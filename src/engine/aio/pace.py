@@ -17,7 +17,7 @@ class Pace:
     progresses. Steps are counted, not timed: each should be of bounded size, a tenth of a millisecond or two.
     """
 
-    __slots__ = ("_busy", "_room", "_scheduled", "_steps", "_steps_max", "_waiting")
+    __slots__ = ("_busy", "_room", "_scheduled", "_steps", "_steps_max", "waiting")
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class Pace:
         self._busy = busy
         self._room = room
         self._steps_max = steps
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[asyncio.Future[None]] = deque()
         self._scheduled = False  # a step or a pause is scheduled
         self._steps = 0  # since the last pause
 
     def __len__(self) -> int:
         """The requests that wait, including cancelled ones."""
-        return len(self._waiting)
+        return len(self.waiting)
 
     async def turn(self) -> None:
         """Wait for the next step, which lasts until the caller's next await."""
@@ -47,20 +47,20 @@ class Pace:
     def join(self) -> asyncio.Future[None]:
         """A future for the next step, which is its callbacks. Cancel it to give the step up."""
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(mine)
+        self.waiting.append(mine)
         self.go_on()
         return mine
 
     def go_on(self) -> None:
         """Resume: `room` may be true again."""
-        if self._waiting and not self._scheduled:
+        if self.waiting and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
         """Grant one step; _after_step() runs right behind it."""
-        while self._waiting and self._room():
-            first = self._waiting.popleft()
+        while self.waiting and self._room():
+            first = self.waiting.popleft()
             if not first.done():
                 first.set_result(None)
                 asyncio.get_running_loop().call_soon(self._after_step)

@@ -85,8 +85,8 @@ class KeyDispatcher(QueueDispatcher):
         """A consumer that was expected has attached, or will not. Without any, it is of no use."""
         self.expected.pop((connection, ident), None)
         if not self.consumers and not self.expected:
-            self._reader.stop()
-            self.hosted.readers.discard(self._reader)
+            self.reader.stop()
+            self.hosted.readers.discard(self.reader)
             self.subscription.queue_left(self)
 
     def detach(self, consumer: QueueConsumer) -> None:
@@ -136,30 +136,30 @@ class KeyDispatcher(QueueDispatcher):
     # -- dealing ---------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        if not self._pumping and self._blocked:
-            self._replay |= self._blocked
+        if not self.pumping and self._blocked:
+            self.replay |= self._blocked
             self._blocked = BitMap64()
             self._blocked_hashes.clear()
         super().pump()
 
-    def _ready(self) -> list[QueueConsumer]:
-        return [] if len(self._blocked) > _BLOCKED_MAX else super()._ready()
+    def ready(self) -> list[QueueConsumer]:
+        return [] if len(self._blocked) > _BLOCKED_MAX else super().ready()
 
-    def _deal(self, block: Any, start: int) -> None:
+    def deal(self, block: Any, start: int) -> None:
         if start < block.first_offset:  # as in the dispatcher of queues
-            self._replay.remove_range(start, block.first_offset)
-            self._next = max(self._next, block.first_offset)
+            self.replay.remove_range(start, block.first_offset)
+            self.next_offset = max(self.next_offset, block.first_offset)
         groups = groups_in(block.data)
-        if groups and self._together is None:
-            self._together = Together()
+        if groups and self.together is None:
+            self.together = Together()
         for entry in entry_heads(block.data):
             due = self._due(block, entry)
-            if due and self._together is not None and entry.start in groups:
+            if due and self.together is not None and entry.start in groups:
                 group, begins = groups[entry.start]
-                self._together.meet(group, entry.first, begins=begins)
+                self.together.meet(group, entry.first, begins=begins)
             self._pass(entry)
             if due:
-                self._replay -= due
+                self.replay -= due
                 self._deal_entry(block, entry, due)
 
     def _deal_entry(self, block: Any, entry: Head, due: BitMap64) -> None:

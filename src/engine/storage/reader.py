@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine._native.serve import log
+from engine._native.serve.blocks import Block
+from engine._native.serve.tails import Pieces
 from engine.aio.workers import run
 from engine.storage.disk.config import storage_error
 from engine.storage.file.context import Context
 from engine.storage.file.index import Index
-from engine.storage.file.logfile import Block, LogFile
-from engine.storage.file.tail import Tail
+from engine.storage.file.logfile import LogFile
 
 if TYPE_CHECKING:
     from engine.storage.file.named import NamedFiles
@@ -37,27 +38,24 @@ class Stretch(NamedTuple):
 class Reader:
     """Finds the file that holds an offset."""
 
-    __slots__ = ("_context", "_files", "blocks", "from_memory", "named", "read_bytes", "tail")
+    __slots__ = ("_context", "_files", "blocks", "named", "read_bytes", "tail")
 
     def __init__(self, context: Context, files: list[LogFile], segment_id: int) -> None:
         self._context = context
         self._files = files  # the segment's own list
-        self.tail = Tail(segment_id)
+        self.tail = Pieces(segment_id)
         self.named: NamedFiles | None = None  # those of the oldest offsets may be objects alone
-        # Counted.
+        # Counted, without what was in memory.
         self.blocks = 0
         self.read_bytes = 0
-        self.from_memory = 0
 
     def read(self, offset: int, max_bytes: int, at_once: bool = False) -> Awaitable[Block] | Block:
-        """The block for a reader at an existing offset. `at_once`: read what the system has cached on the loop."""
-        block = self.tail.read(offset, max_bytes)
-        if block is not None:
-            self.from_memory += 1
-        elif self.named is not None and offset < self._files[0].first_offset:
+        """The block for a reader at an existing offset that is not in memory. `at_once`: read what the system has
+        cached on the loop.
+        """
+        if self.named is not None and offset < self._files[0].first_offset:
             return self._read_named(self.named, offset, max_bytes)
-        elif at_once:
-            block = self._read_cached(offset, max_bytes)
+        block = self._read_cached(offset, max_bytes) if at_once else None
         return self._read_file(offset, max_bytes) if block is None else self._counted(block)
 
     def _counted(self, block: Block) -> Block:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from engine._native.serve.blocks import Block
 from engine._native.serve.commits import LogEnd
 from engine._native.serve.groups import Appended
+from engine._native.serve.waiters import Waiters
 from engine.aio.turns import Turns
 from engine.clock import Ages
 from engine.errors import (
@@ -23,7 +26,6 @@ from engine.errors import (
     NotOwnerError,
     SegmentSealedError,
 )
-from engine.limits import READ_BLOCK_SIZE
 from engine.model.identity import Identity
 from engine.model.names import SegmentName
 from engine.storage.commit.committer import Committer
@@ -32,13 +34,12 @@ from engine.storage.dedup.dedup import Dedup, producer_id
 from engine.storage.file.context import Context, SegmentStatistics
 from engine.storage.file.continuation import Gaps
 from engine.storage.file.format import State
-from engine.storage.file.logfile import Block, LogFile, new_file
+from engine.storage.file.logfile import LogFile, new_file
 from engine.storage.file.owners import FileTerms, Lease
 from engine.storage.file.producer_snapshot import save_producer_snapshot
 from engine.storage.file.recovery import Recovered, file_facts
 from engine.storage.file.retention import OLDEST, Limits, Span, ages_of, delete_files, ends, files_to_delete, unlink
 from engine.storage.reader import Reader, Stretch
-from engine.storage.waiting import Waiters
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -62,6 +63,7 @@ class Segment(LogEnd):
     failed: EngineError | None
     lease: Lease | None
     dedup: Dedup
+    gaps: Gaps
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class Segment(LogEnd):
         self._reader = Reader(context, found.files, name.segment_id)
         self._waiters = Waiters()
         super().__init__(found.dedup, context.cache, self._reader.tail, self._waiters, context.clock, producer_id)
+        self.read_with(self._reader, found.files)
         # Fixed after open.
         self.lease = lease
         self._backing = backing
@@ -126,22 +129,6 @@ class Segment(LogEnd):
         return self.seals > 0
 
     @property
-    def first_offset(self) -> int:
-        """The oldest offset that is stored."""
-        named = self._reader.named
-        return self._files[0].first_offset if named is None or named.first_offset is None else named.first_offset
-
-    @property
-    def next_offset(self) -> int:
-        """The offset that the next message gets."""
-        return self._groups.next_offset
-
-    @property
-    def durable_offset(self) -> int:
-        """Readers see everything below it."""
-        return self._commit.durable_offset
-
-    @property
     def messages_end(self) -> int:
         """The end of the last message; below `next_offset` if the log ends with a gap."""
         return self.gaps.before(self._groups.next_offset)
@@ -181,9 +168,9 @@ class Segment(LogEnd):
             appended_entries=appended.entries,
             appended_bytes=appended.size,
             duplicate_entries=appended.duplicates,
-            read_blocks=reader.blocks,
-            read_bytes=reader.read_bytes,
-            read_from_memory=reader.from_memory,
+            read_blocks=reader.blocks + reader.tail.blocks,
+            read_bytes=reader.read_bytes + reader.tail.bytes_read,
+            read_from_memory=reader.tail.blocks,
             commits=commits.commits,
             commit_bytes=commits.commit_bytes,
             syncs=commits.syncs,
@@ -218,16 +205,16 @@ class Segment(LogEnd):
 
     def check_open(self, term: int | None) -> None:
         if self.sealed or self.seals:
-            raise SegmentSealedError(f"{self.name} is sealed") if self._heir is None else self._gone()
+            raise SegmentSealedError(f"{self.name} is sealed") if self._heir is None else self.gone()
         if self.closed:
-            raise self._gone()
+            raise self.gone()
         self.check_lease()
         if self.failed is not None:
             raise type(self.failed)(*self.failed.args)
         if term is not None and term != self.term:
             self.fence(term)
 
-    def _gone(self) -> EngineError:
+    def gone(self) -> EngineError:
         if self._heir is not None:
             return NotOwnerError(f"{self.name} moves to the broker {self._heir}; look the topic up again")
         return AlreadyClosedError(f"{self.name} is closed")
@@ -253,21 +240,6 @@ class Segment(LogEnd):
 
     # Read
 
-    def read(
-        self, offset: int, max_bytes: int = READ_BLOCK_SIZE, *, at_once: bool = False
-    ) -> Awaitable[Block] | Block | None:
-        """A block of whole entries for a reader at `offset`; None at the durable end.
-
-        Its first entry holds `offset` (or is the first one left after retention). It has at least one entry and
-        otherwise at most `max_bytes`. What is in memory is returned directly; the rest as an awaitable, which may raise
-        CorruptionError or StorageError. `at_once`: what the system has in its cache is returned directly as well, which
-        blocks the loop while it is copied and checked.
-        """
-        if self.closed:
-            raise AlreadyClosedError(f"{self.name} is closed")
-        offset = self.gaps.skip(max(offset, self.first_offset))
-        return self._reader.read(offset, max_bytes, at_once) if offset < self.durable_offset else None
-
     async def stretches(self, start: int, stop: int) -> list[Stretch]:
         """The file ranges that hold [start, stop), for local reads. Empty: read through the broker. StorageError."""
         if self.closed or self.failed is not None or start < self.first_offset:
@@ -282,8 +254,12 @@ class Segment(LogEnd):
 
     def when_durable(self, offset: int) -> asyncio.Future[None]:
         """Done once `offset` may be read, or never will be: the segment is sealed, failed or closed."""
-        ended = self.sealed or self.closed or self.failed is not None
-        return self._waiters.add(offset, done=ended or offset < self.durable_offset)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.sealed or self.closed or self.failed is not None or offset < self.durable_offset:
+            future.set_result(None)
+        else:
+            self.call_when_durable(offset, partial(_end, future))
+        return future
 
     # Producers
 
@@ -336,7 +312,7 @@ class Segment(LogEnd):
         if self._seal_confirmed:
             return self.durable_offset
         if self.closed or self._heir is not None:
-            raise self._gone()
+            raise self.gone()
         self.seals += 1  # appends are refused from now on, not only once its turn comes
         await self._turns.take(self._seal)
         return self.durable_offset
@@ -527,6 +503,11 @@ class Segment(LogEnd):
         self.failed = error
         _log.critical("%s: %s", self.name, error)
         self._wake()
+
+
+def _end(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 __all__ = ["Appended", "Block", "Context", "Segment", "SegmentStatistics"]

@@ -35,7 +35,7 @@ class SocketStream(SocketEnd, asyncio.BufferedProtocol):
     """One connection as a FrameStream. What repeats with each frame is its native base."""
 
     __slots__ = (
-        "__weakref__", "_error", "_handler", "_lost", "_make_handler", "_taken", "_url", "peer",
+        "__weakref__", "_error", "_handler", "_make_handler", "_taken", "_url", "peer",
     )  # fmt: skip
 
     def __init__(
@@ -56,7 +56,6 @@ class SocketStream(SocketEnd, asyncio.BufferedProtocol):
         if recognise is not None:
             reader.recognise = lambda first: self._look(recognise, first)
         self._error: Exception | None = None
-        self._lost = False
         self._taken: Taken | None = None  # made at the first request
 
     # -- asyncio's side ------------------------------------------------------------------------------------------
@@ -93,9 +92,9 @@ class SocketStream(SocketEnd, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the connection has ended, on request of either side or by a failure."""
-        if self._lost:
+        if self.lost:
             return
-        self._lost = self.closing = True
+        self.lost = self.closing = True
         self.forget()
         self.reader.paused = True
         self.reader.release()
@@ -113,18 +112,12 @@ class SocketStream(SocketEnd, asyncio.BufferedProtocol):
 
     # -- FrameStream -----------------------------------------------------------------------------------------------
 
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes queued in this process."""
-        transport = self.transport
-        return self.gathered_bytes + (0 if transport is None or self._lost else transport.get_write_buffer_size())
-
     def when_taken(self, callback: Callable[[], object]) -> None:
         """Call `callback()` once the system has taken all that is queued now, or the connection has ended."""
         if self._taken is None:
             self._taken = Taken(lambda: self.bytes_sent - self.unsent_bytes)
         self._taken.add(self.bytes_sent, callback)
-        if self._lost:
+        if self.lost:
             self._taken.end()
 
     @property
@@ -180,7 +173,7 @@ class SocketStream(SocketEnd, asyncio.BufferedProtocol):
 
     def descriptors(self) -> tuple[int, ...]:
         """Of the socket, while it is open: asyncio closes it behind connection_lost(), or with the loop."""
-        if self._lost or self.transport is None or self.loop.is_closed():
+        if self.lost or self.transport is None or self.loop.is_closed():
             return ()
         sock = self.transport.get_extra_info("socket")
         return () if sock is None else (sock.fileno(),)
@@ -223,7 +216,7 @@ class SocketStream(SocketEnd, asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close at once. On a loop that has been closed, this is the end of the connection for the peer alone."""
         self.closing = self.reader.paused = True
-        if self.transport is None or self._lost:
+        if self.transport is None or self.lost:
             return
         if not self.loop.is_closed():
             self.transport.abort()

@@ -16,3 +16,5 @@ cdef class Arrivals:
     cdef public bint ready                # the handshake is done
     cdef TurnFrames intake
     cdef object outbound
+    cdef public object stream             # of the connection
+    cdef public bint closed

@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""Frames as they arrive on a connection of a broker: counted, and handed to the handler of their command."""
+"""Frames as they arrive on a connection of a broker: counted, and handed to the handler of their command. What is sent
+there is counted as well.
+"""
 from engine.errors import EngineError
 
 from engine._native.serve.meters cimport TurnFrames
@@ -18,7 +20,7 @@ cdef class Arrivals:
     """Loop thread only. Its heir is the connection."""
 
     def __init__(self, pressure, Signs pulse not None, dict handlers not None, TurnFrames intake not None, outbound):
-        """`intake`: of all connections. `outbound.note(pressure)`: counts unsent bytes."""
+        """`intake`: of all connections. `outbound`: of all connections; it counts what is sent."""
         self.pressure = pressure
         self.pulse = pulse
         self.handlers = handlers
@@ -49,6 +51,23 @@ cdef class Arrivals:
             self.outbound.note(self.pressure)
         if not self.pressure.writable:
             self.pressure.check_answers()
+
+    def send(self, header, payload=b""):
+        """Queue one frame; nothing happens when the connection is closed."""
+        if not self.closed:
+            self.stream.send(header, payload)
+            if payload:
+                self.outbound.sent(self.pressure, payload)
+
+    @property
+    def writable(self):
+        """Whether a consumer may send another block."""
+        return self.pressure.writable
+
+    @property
+    def block_size(self):
+        """The most bytes of a block for a consumer; one entry may be larger."""
+        return self.outbound.block_size
 
     # What an heir does
 

@@ -4,6 +4,7 @@ cimport cython
 from engine._native.serve.groups cimport Group, GroupQueue
 from engine._native.serve.lanes cimport Lanes
 from engine._native.serve.tails cimport Pieces, TailCache
+from engine._native.serve.waiters cimport Waiters
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 # The file that is appended to, and how far it is known to be on the medium.
@@ -123,6 +124,12 @@ cdef class LogEnd:
     cdef CommitTurns commit
     cdef TailCache cache
     cdef Pieces tail
-    cdef object waiters, clock, id_of
+    cdef Waiters waiters
+    cdef object clock, id_of
+    # For readers.
+    cdef public object gaps               # see storage/file/continuation.py
+    cdef object reader                    # of what is not in memory
+    cdef list files                       # oldest first
 
     cdef list enter(self, object data, list claims, object waiter)
+    cdef int64_t oldest(self) except -1

@@ -1,10 +1,13 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from engine._native.serve.blocks import Block
 from engine._native.serve.groups import Appended, Group, GroupQueue
 from engine._native.serve.lanes import Lanes
 from engine._native.serve.log import Claim
 from engine._native.serve.tails import Pieces, TailCache
+from engine._native.serve.waiters import Waiter, Waiters
+from engine.errors import EngineError
 
 AHEAD_MIN: int
 PAD_GROUP_MAX: int
@@ -119,7 +122,7 @@ class LogEnd:
         dedup: Lanes,
         cache: TailCache,
         tail: Pieces,
-        waiters: Any,
+        waiters: Waiters,
         clock: Any,
         id_of: Callable[[str], int],
     ) -> None: ...
@@ -134,6 +137,17 @@ class LogEnd:
         *,
         several: bool = False,
     ) -> list[Appended] | None: ...
+    gaps: Any
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def durable_offset(self) -> int: ...
+    def read_with(self, reader: Any, files: list[Any]) -> None: ...
+    def read(self, offset: int, max_bytes: int = ..., *, at_once: bool = False) -> Awaitable[Block] | Block | None: ...
+    def call_when_durable(self, offset: int, call: Callable[[], object]) -> Waiter: ...
+    def gone(self) -> EngineError: ...
     def group_durable(self, group: Group) -> None: ...
     def check_open(self, term: int | None) -> None: ...
     def acknowledge_duplicates(self, waiter: Any, places: list[Appended]) -> None: ...

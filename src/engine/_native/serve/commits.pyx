@@ -20,6 +20,7 @@ from engine._native.serve.groups cimport Chunk, Group, GroupQueue
 from engine._native.serve.lanes cimport Lanes
 from engine._native.serve.log cimport Claim
 from engine._native.serve.tails cimport Piece, Pieces, TailCache
+from engine._native.serve.waiters cimport Waiters
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 AHEAD_MIN = 256 * limits.KIB  # a smaller group waits for the running sync, and is written together with its own sync
@@ -27,6 +28,7 @@ PAD_GROUP_MAX = 32 * limits.KIB  # behind larger groups no zeros are written
 
 cdef uint64_t AHEAD = AHEAD_MIN
 cdef uint64_t PADDED = PAD_GROUP_MAX
+cdef Py_ssize_t BLOCK = limits.READ_BLOCK_SIZE
 cdef Py_ssize_t INDEX_STEP = limits.LOG_INDEX_BYTES_STEP
 
 
@@ -407,7 +409,8 @@ cdef class Appends:
 cdef class LogEnd:
     """One segment, as appends and commits see it: what repeats with each. Its heir is `storage/segment.py`."""
 
-    def __init__(self, Lanes dedup not None, TailCache cache not None, Pieces tail not None, waiters, clock, id_of):
+    def __init__(self, Lanes dedup not None, TailCache cache not None, Pieces tail not None, Waiters waiters not None,
+                 clock, id_of):
         """`clock`: the wall clock. `id_of(name)`: a producer's id in entries. `waiters`: readers at the end."""
         self.dedup = dedup
         self.cache = cache
@@ -473,13 +476,74 @@ cdef class LogEnd:
         cdef Chunk chunk
         for chunk in group.chunks:
             self.cache.keep(self.tail, Piece(group.file, chunk.first_offset, chunk.next_offset, chunk.data))
-        if self.waiters.waiting:
-            self.waiters.wake(group.next_offset)
+        self.waiters.wake_below(group.next_offset)
+
+    # Readers
+
+    def read_with(self, reader, list files not None):
+        """What reads what is not in memory, and the segment's files, oldest first; once, before the first read."""
+        self.reader = reader
+        self.files = files
+
+    @property
+    def first_offset(self):
+        """The oldest offset that is stored."""
+        return self.oldest()
+
+    cdef int64_t oldest(self) except -1:
+        named = self.reader.named
+        if named is not None:
+            first = named.first_offset
+            if first is not None:
+                return first
+        return self.files[0].first_offset
+
+    @property
+    def next_offset(self):
+        """The offset that the next message gets."""
+        return self.commit.groups.next_offset
+
+    @property
+    def durable_offset(self):
+        """Readers see everything below it."""
+        return self.commit.durable_offset
+
+    def read(self, int64_t offset, Py_ssize_t max_bytes=BLOCK, *, bint at_once=False):
+        """A block of whole entries for a reader at `offset`; None at the durable end.
+
+        Its first entry holds `offset` (or is the first one left after retention). It has at least one entry and
+        otherwise at most `max_bytes`. What is in memory is returned directly; the rest as an awaitable, which may raise
+        CorruptionError or StorageError. `at_once`: what the system has in its cache is returned directly as well, which
+        blocks the loop while it is copied and checked.
+        """
+        cdef int64_t first
+        if self.closed:
+            raise self.gone()
+        first = self.oldest()
+        if offset < first:
+            offset = first
+        if self.gaps.runs:
+            offset = self.gaps.skip(offset)
+        if <uint64_t>offset >= self.commit.durable_offset:
+            return None
+        block = self.tail.block_at(offset, max_bytes)
+        return self.reader.read(offset, max_bytes, at_once) if block is None else block
+
+    def call_when_durable(self, int64_t offset, call):
+        """call() once `offset` may be read, or never will be: the segment is sealed, failed or closed. It never is at
+        once. The result cancels.
+        """
+        ended = self.sealed or self.closed or self.failed is not None
+        return self.waiters.join(offset, call, ended or <uint64_t>offset < self.commit.durable_offset)
 
     # What an heir does
 
     def check_open(self, term):
         """Raise why the segment takes no append of that term, if it does not."""
+        raise NotImplementedError
+
+    def gone(self):
+        """The error of whoever comes after it was closed."""
         raise NotImplementedError
 
     def acknowledge_duplicates(self, waiter, list places):

@@ -89,6 +89,10 @@ cdef class Usage:
         if self.holding:
             self.fell()
 
+    def is_busy(self):
+        """Whether messages wait to become durable: other work is then spread over more turns of the loop."""
+        return self.in_flight > 0
+
     def passed(self, connection):
         """A connection has sent what is above the limit."""
         raise NotImplementedError

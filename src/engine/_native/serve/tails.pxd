@@ -1,6 +1,7 @@
 # cython: language_level=3
 """The newest entries of each segment in memory, and what they keep alive."""
 cimport cython
+from engine._native.serve.blocks cimport Block
 from libc.stdint cimport int64_t, uint64_t
 
 # A run of durable entries, as written.
@@ -17,10 +18,17 @@ cdef class Piece:
 # The pieces of one segment, oldest first, without a gap.
 cdef class Pieces:
     cdef readonly list pieces             # None for what is gone at the front
-    cdef readonly list firsts             # the first offset of each
     cdef readonly Py_ssize_t dropped      # pieces at the front that are gone
 
+    cdef uint64_t segment_id
+    # Read since it was made.
+    cdef readonly uint64_t blocks
+    cdef readonly uint64_t bytes_read
+
     cdef Piece forget_oldest(self)
+    cdef Block block_at(self, uint64_t offset, Py_ssize_t bytes_max)
+    cdef Block part_of(self, Piece piece, uint64_t offset, Py_ssize_t bytes_max)
+    cdef Block join(self, Py_ssize_t at, Py_ssize_t bytes_max)
 
 # Bounds the pieces of all segments together.
 cdef class TailCache:

@@ -2,7 +2,10 @@ from typing import Any
 
 from typing_extensions import Buffer
 
+from engine._native.serve.blocks import Block
+
 SHRINK: int
+JOIN_MAX: int
 
 class Piece:
     file: Any
@@ -16,9 +19,13 @@ class Piece:
 
 class Pieces:
     pieces: list[Piece | None]
-    firsts: list[int]
     dropped: int
-    def __init__(self) -> None: ...
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def bytes_read(self) -> int: ...
+    def __init__(self, segment_id: int = 0) -> None: ...
+    def read(self, offset: int, bytes_max: int) -> Block | None: ...
     def push(self, piece: Piece) -> None: ...
     def drop_oldest(self) -> Piece | None: ...
     def clear(self) -> list[Piece]: ...

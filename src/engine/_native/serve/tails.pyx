@@ -1,13 +1,20 @@
 # cython: language_level=3
 """The newest entries of each segment in memory, and what they keep alive.
 
-They are read by `storage/file/tail.py`.
+A plain model is `tests/reference/tails_reference.py`.
 """
 from collections import deque
 
+from engine import limits
+from engine._native.serve.log import cut
+
+from engine._native.serve.blocks cimport Block
 from libc.stdint cimport int64_t, uint64_t
 
 SHRINK = 64
+JOIN_MAX = 64 * limits.KIB  # pieces below this size are joined with their neighbours
+
+cdef Py_ssize_t JOINED = JOIN_MAX
 
 
 cdef class Piece:
@@ -26,13 +33,13 @@ cdef class Piece:
 cdef class Pieces:
     """The pieces of one segment, oldest first, without a gap."""
 
-    def __init__(self):
-        self.pieces, self.firsts = [], []
+    def __init__(self, uint64_t segment_id=0):
+        self.segment_id = segment_id
+        self.pieces = []
 
     def push(self, Piece piece not None):
         """Add the newest."""
         self.pieces.append(piece)
-        self.firsts.append(piece.first_offset)
 
     def drop_oldest(self):
         """Forget the oldest, and return it; None: there is none."""
@@ -47,15 +54,61 @@ cdef class Pieces:
         self.dropped += 1
         if self.dropped >= SHRINK and self.dropped * 2 >= len(self.pieces):
             del self.pieces[:self.dropped]
-            del self.firsts[:self.dropped]
             self.dropped = 0
         return piece
 
     def clear(self):
         """Forget all, and return them."""
         forgotten = [piece for piece in self.pieces if piece is not None]
-        self.pieces, self.firsts, self.dropped = [], [], 0
+        self.pieces, self.dropped = [], 0
         return forgotten
+
+    def read(self, uint64_t offset, Py_ssize_t bytes_max):
+        """The block for a reader at `offset`; None if it is not in memory."""
+        return self.block_at(offset, bytes_max)
+
+    cdef Block block_at(self, uint64_t offset, Py_ssize_t bytes_max):
+        cdef Py_ssize_t low = self.dropped, high = len(self.pieces), middle
+        cdef Piece piece
+        cdef Block block
+        while low < high:
+            middle = (low + high) // 2
+            if (<Piece>self.pieces[middle]).first_offset <= offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low == self.dropped:
+            return None
+        piece = self.pieces[low - 1]
+        if offset >= piece.next_offset:
+            return None
+        if piece.first_offset < offset or piece.size > bytes_max:
+            block = self.part_of(piece, offset, bytes_max)
+        else:
+            block = self.join(low - 1, bytes_max)
+        self.blocks += 1
+        self.bytes_read += block.size
+        return block
+
+    cdef Block part_of(self, Piece piece, uint64_t offset, Py_ssize_t bytes_max):
+        salt = piece.file.salt
+        start, stop, first, after, messages, _ = cut(piece.data, salt, self.segment_id, offset, bytes_max, False)
+        return Block([piece.data[start:stop]], salt, first, after, messages)
+
+    # Small pieces are joined with their neighbours into one block.
+    cdef Block join(self, Py_ssize_t at, Py_ssize_t bytes_max):
+        cdef Piece piece = self.pieces[at], last = piece, following
+        cdef list parts = [piece.data]
+        cdef Py_ssize_t size = piece.size, i
+        for i in range(at + 1, len(self.pieces)):
+            following = self.pieces[i]
+            size += following.size
+            if min(following.size, last.size) > JOINED or size > bytes_max or following.file is not piece.file:
+                break
+            parts.append(following.data)
+            last = following
+        return Block(parts, piece.file.salt, piece.first_offset, last.next_offset,
+                     last.next_offset - piece.first_offset)
 
 
 cdef class TailCache:
@@ -77,7 +130,6 @@ cdef class TailCache:
     cdef int keep(self, Pieces pieces, Piece piece) except -1:
         cdef size_t key = <size_t><void*>piece.memory
         pieces.pieces.append(piece)
-        pieces.firsts.append(piece.first_offset)
         self.order.append(pieces)
         held = self.held.get(key)
         if held is None:

@@ -11,6 +11,7 @@ cdef class SocketEnd:
     cdef public object transport          # None before there is a connection
     cdef public object speaker            # of another protocol: encode() and frame_received(); None: ours
     cdef public bint closing              # nothing more is sent
+    cdef public bint lost                 # the connection has ended
     cdef readonly uint64_t bytes_sent     # of all frames so far, those still queued included
     cdef object pack                      # a header to bytes
     # Frames gathered in this iteration of the loop.

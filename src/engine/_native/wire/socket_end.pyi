@@ -11,6 +11,9 @@ class SocketEnd:
     transport: Any
     speaker: Any
     closing: bool
+    lost: bool
+    @property
+    def unsent_bytes(self) -> int: ...
     bytes_sent: int
     gathered_bytes: int
     def __init__(self, reader: FrameReader, loop: Any, pack: Callable[[Any], bytes]) -> None: ...

@@ -70,6 +70,13 @@ cdef class SocketEnd:
             if self.gathered_bytes > JOINED:
                 self.flush()
 
+    @property
+    def unsent_bytes(self):
+        """Bytes queued in this process."""
+        if self.transport is None or self.lost:
+            return self.gathered_bytes
+        return self.gathered_bytes + <Py_ssize_t>self.transport.get_write_buffer_size()
+
     cpdef gather(self):
         """Let what is sent in this turn of the loop go in one piece, at its end, or by flush()."""
         if not self.uncork_due:

@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from engine._native.serve.blocks import Block
 from engine._native.serve.dispatch import BucketLedger
 from engine.errors import InvalidArgumentError, NotOwnerError
-from engine.storage.file.logfile import Block
 from engine.wire import commands
 
 if TYPE_CHECKING:

@@ -16,26 +16,25 @@ from typing import TYPE_CHECKING, Any
 from pyroaring import BitMap64
 
 from engine._native.format.offsets import offset_set, range_set, runs
+from engine._native.serve.delivery import LoneOutlet, Outlet
 from engine.broker.delivery import transactional_acks
 from engine.broker.delivery.bucket_acks import acknowledge_alone, check_position, positions_of
-from engine.broker.delivery.parts import SMALL_CREDIT, SMALL_READ_SIZE, may_exceed, payload_between
+from engine.broker.delivery.parts import payload_between
 from engine.broker.delivery.transactional_acks import transaction_of
 from engine.broker.pools.rates import Rate
 from engine.broker.segment.reader import SegmentReader
 from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
-from engine.limits import ENTRY_MESSAGES_MAX, READ_BLOCK_SIZE
+from engine.limits import READ_BLOCK_SIZE
 from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
-from engine.wire.framing import payload_size
-from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
+    from engine._native.serve.blocks import Block
     from engine.broker.delivery.subscription import HostedSubscription
     from engine.broker.limits.attendance import Attendance
     from engine.broker.limits.limits import BrokerLimits
     from engine.broker.segment.hosted import HostedSegment
     from engine.broker.segment.ports import Peer
-    from engine.storage.file.logfile import Block
 
 CREDIT_MAX = 2**48  # more than any client has room for, and still an int64
 
@@ -47,12 +46,15 @@ def consumer_key(subscription: str | None, name: str) -> str:
     return f"{subscription or ''}\n{name}"
 
 
-class Consumer(ABC):
+class Consumer(Outlet, ABC):
     """One attachment of a consumer. Loop thread only."""
 
-    __slots__ = ("_attendance", "_subscription", "bytes_credit", "closed", "connection", "hosted", "ident",
-                 "messages_credit", "name", "out", "paced", "seeks", "sent", "window")  # fmt: skip
+    __slots__ = ()
     mode: DeliveryMode
+    connection: Peer
+    hosted: HostedSegment
+    subscription: HostedSubscription | None
+    attendance: Attendance | None
 
     def __init__(
         self,
@@ -62,30 +64,13 @@ class Consumer(ABC):
         name: str,
         subscription: HostedSubscription | None,
     ) -> None:
-        self.connection = connection
-        self.ident = ident
-        self.hosted = hosted
-        self.name = name
-        self._subscription = subscription
-        self.closed = False
-        self._attendance: Attendance | None = None  # where there are limits
-        # What the client has room for now.
-        self.messages_credit = 0
-        self.bytes_credit = 0
-        # The window in messages: as the client says where it follows the pace, else the widest credit there was.
-        self.window = 0
-        self.paced = False
         time, heir = asyncio.get_running_loop().time, hosted.incoming.heir
         before = None if subscription is None else subscription.left.pop(name, None)
-        # Sent to all consumers of the subscription, and to this one alone.
-        self.out = Rate(time) if subscription is None else subscription.out
-        self.sent = Rate(time, heir=heir) if before is None else before
+        out = Rate(time) if subscription is None else subscription.out
+        sent = Rate(time, heir=heir) if before is None else before
+        super().__init__(connection, ident, hosted, subscription, commands.Message, out, sent)
+        self.name = name
         self.seeks = 0 if subscription is None else subscription.seeks
-
-    @property
-    def ready(self) -> bool:
-        """Whether it may be sent another block now."""
-        return self.messages_credit > 0 and self.bytes_credit > 0 and self.connection.writable and not self.closed
 
     def add_credit(self, messages: int, size: int, window: int | None = None) -> None:
         """The client has room for more. `window`: its present one, in messages, where that follows its pace."""
@@ -93,7 +78,7 @@ class Consumer(ABC):
         if window is not None:
             self.window = max(window, 1)
         messages, size = min(max(messages, 0), CREDIT_MAX), min(max(size, 0), CREDIT_MAX)
-        if self._attendance is not None and (throttle := self._attendance.throttle) is not None:
+        if self.attendance is not None and (throttle := self.attendance.throttle) is not None:
             throttle.ask(messages, size)
         else:
             self._credit(messages, size)
@@ -110,62 +95,30 @@ class Consumer(ABC):
         if self.closed:
             return
         topic, role = self.hosted.name.topic, self.connection.role
-        if self._attendance is None:
-            subscription = self._subscription
+        if self.attendance is None:
+            subscription = self.subscription
             name = consumer_key(None if subscription is None else subscription.name, self.name)
             several = subscription is None or self.mode is DeliveryMode.QUEUE
-            self._attendance = limits.attend_consumer(self.hosted.name, role, name, self.connection, several=several)
-        buckets, throttle = limits.buckets(topic, role, "dispatch"), self._attendance.throttle
+            self.attendance = limits.attend_consumer(self.hosted.name, role, name, self.connection, several=several)
+        buckets, throttle = limits.buckets(topic, role, "dispatch"), self.attendance.throttle
         if throttle is not None:
             throttle.change(buckets)
-            self._attendance.throttle = throttle if buckets else None
+            self.attendance.throttle = throttle if buckets else None
         elif buckets:
             from engine.broker.limits.throttle import Throttle
 
             withheld = max(self.messages_credit, 0), max(self.bytes_credit, 0)
             self.messages_credit -= withheld[0]
             self.bytes_credit -= withheld[1]
-            self._attendance.throttle = Throttle(buckets, self._credit)
-            self._attendance.throttle.ask(*withheld)
+            self.attendance.throttle = Throttle(buckets, self._credit)
+            self.attendance.throttle.ask(*withheld)
 
     def _absent(self) -> None:
         self.closed = True
-        if self._attendance is not None:
-            if (throttle := self._attendance.throttle) is not None:  # else one that comes back gets it for nothing
+        if self.attendance is not None:
+            if (throttle := self.attendance.throttle) is not None:  # else one that comes back gets it for nothing
                 throttle.charge(max(-self.messages_credit, 0), max(-self.bytes_credit, 0))
-            self._attendance.close()
-
-    def has_room_for(self, messages: int) -> bool:
-        """Whether so many may be sent to it at once."""
-        return messages <= self.messages_credit or may_exceed(messages, self.window, paced=self.paced)
-
-    def send_block(
-        self,
-        data: Payload,
-        salt: int,
-        messages: int,
-        skip: list[commands.Range] | None = None,
-        redelivered: list[tuple[int, int, int]] | None = None,
-    ) -> None:
-        """Send whole entries. `messages`: those not skipped. `skip`, `redelivered`: ranges [first, last(, count)]."""
-        size = payload_size(data)
-        self.messages_credit -= messages
-        self.bytes_credit -= size
-        self.out.count(messages, size)
-        self.sent.count(messages, size)
-        self.hosted.sent_messages += messages
-        self.hosted.sent_bytes += size
-        if not redelivered:
-            self.hosted.environment.latency.delivered(self.hosted.segment, data)
-        header = commands.Message(
-            consumer_id=self.ident,
-            segment_id=self.hosted.name.segment_id,
-            salt=salt,
-            messages=messages,
-            skip=skip or None,
-            redelivered=redelivered or None,
-        )
-        self.connection.send(header, data)
+            self.attendance.close()
 
     def send_end(self, end: int) -> None:
         """Report that the segment ends at `end`, and that the consumer has all of it."""
@@ -207,10 +160,10 @@ class Consumer(ABC):
 
     async def settled(self) -> None:
         """Hurry the acknowledgements of the subscription; done when all so far are durable. Raises EngineError."""
-        if self._subscription is not None:
-            await self._subscription.cursor.settled()
+        if self.subscription is not None:
+            await self.subscription.cursor.settled()
 
-    def leaving(self, header: commands.CloseConsumer) -> None:  # noqa: B027 - most kinds need nothing of it
+    def leaving(self, header: commands.CloseConsumer) -> None:
         """The client closes it, with CLOSE_CONSUMER's header."""
 
     def redeliver(self, header: commands.Redeliver) -> None:
@@ -218,11 +171,12 @@ class Consumer(ABC):
         raise UnsupportedError("REDELIVER requires a queue consumer; a stream consumer attaches again instead")
 
 
-class LoneReader(Consumer):
+class LoneReader(LoneOutlet, Consumer):
     """Reads a segment alone and in order: an exclusive consumer of a subscription, or a reader without one."""
 
-    __slots__ = ("_end_sent", "_next", "_pumping", "_reader", "_sent_in_part", "_waits_for")
+    __slots__ = ("_end_sent",)
     mode = DeliveryMode.EXCLUSIVE
+    waits_for: BitMap64 | None
 
     def __init__(
         self,
@@ -234,21 +188,17 @@ class LoneReader(Consumer):
         start: int,
         subscription: HostedSubscription | None = None,
     ) -> None:
-        super().__init__(connection, ident, hosted, name, subscription)
-        self._next = start
-        self._sent_in_part = 0  # below this offset, the entry that the last part was of has been sent
-        self._waits_for: BitMap64 | None = None
+        Consumer.__init__(self, connection, ident, hosted, name, subscription)
         self._end_sent = False
-        self._pumping = False
-        self._reader = SegmentReader(hosted, self._step, self.close)
-        hosted.readers.add(self._reader)
+        self.read_with(SegmentReader(hosted, self.step, self.close), start)
+        hosted.readers.add(self.reader)
 
     @property
     def pending(self) -> int:
         """The messages between the cursor and the last one sent."""
-        if self._subscription is None:
+        if self.subscription is None:
             return 0
-        return self._subscription.backlog_below(self._next)
+        return self.subscription.backlog_below(self.next_offset)
 
     def wait_for(self, held: BitMap64) -> None:
         """Deliver nothing until these, which open transactions have acknowledged, are decided.
@@ -256,63 +206,28 @@ class LoneReader(Consumer):
         Earlier delivery would let a cumulative acknowledgement cover messages that are due again after an abort.
         pump() is called when a transaction ends.
         """
-        self._waits_for = held or None
+        self.waits_for = held or None
 
-    def _is_waiting(self) -> bool:
-        if self._waits_for is not None:
-            assert self._subscription is not None
-            if not self._waits_for.intersect(self._subscription.pending.offsets):
-                self._waits_for = None
-        return self._waits_for is not None
+    def is_waiting(self) -> bool:
+        """Whether some of that is not decided."""
+        if self.waits_for is not None:
+            assert self.subscription is not None
+            if not self.waits_for.intersect(self.subscription.pending.offsets):
+                self.waits_for = None
+        return self.waits_for is not None
 
-    def pump(self) -> None:
-        """Send blocks until credit, the stream's room or the durable data run out."""
-        if self._reader.busy or self._pumping or self._is_waiting():
-            return
-        self._pumping = True
-        try:
-            self._pump()
-        finally:
-            self._pumping = False
+    def end_reached(self) -> None:
+        """It has all of a sealed segment."""
+        if not self._end_sent:
+            self._end_sent = True
+            self.send_end(self.hosted.segment.messages_end)
 
-    def _pump(self) -> None:
-        while self.ready:
-            if self._subscription is not None:
-                self._next = self._subscription.due_from(self._next)
-            try:
-                size = self.connection.block_size if self.messages_credit > SMALL_CREDIT else SMALL_READ_SIZE
-                block = self._reader.read(self._next, min(self.bytes_credit, size))
-            except EngineError as e:
-                self.close(e)
-                return
-            if block is None:
-                break
-            self._send(block)
-        if not self._reader.busy:
-            self._pump_at_end()
-
-    def _pump_at_end(self) -> None:
-        """All durable messages are sent, or the consumer takes no more now: wait for more, or report the end."""
-        segment = self.hosted.segment
-        self._next = segment.gaps.skip(self._next)
-        if segment.sealed and self._next >= segment.next_offset:
-            if not self._end_sent:
-                self._end_sent = True
-                self.send_end(segment.messages_end)
-        elif self._next >= segment.durable_offset:
-            self._reader.wait(self._next)
-
-    def _step(self, block: Block | None) -> None:
-        """A read or a wait has ended. The next block is read from disk while this one is sent."""
-        if self.closed:
-            return
-        if block is None:
-            self.pump()
-            return
+    def block_read(self, block: Block) -> None:
+        """A block that was not in memory is there. The next one is read from disk while this one is sent."""
         if self._may_read_ahead(block):  # so there is credit for all of this block
-            self._next = block.next_offset
-            self._reader.read_ahead(self._next, self.connection.block_size)
-        if self._reader.busy:  # that read begins in the next turn of the loop, before this block is sent
+            self.next_offset = block.next_offset
+            self.reader.read_ahead(self.next_offset, self.connection.block_size)
+        if self.reader.busy:  # that read begins in the next turn of the loop, before this block is sent
             asyncio.get_running_loop().call_soon(self._send_read, block)
         else:
             self._send_read(block)
@@ -323,30 +238,25 @@ class LoneReader(Consumer):
 
     def _send_read(self, block: Block) -> None:
         if not self.closed:
-            self._send(block)
+            self.send_or_part(block)
             self.pump()
 
-    def _send(self, block: Block) -> None:
-        skip = self._skipped(block)
-        messages = block.messages - sum(last + 1 - first for first, last in skip)
-        if messages <= self.messages_credit or self.paced or self.window >= ENTRY_MESSAGES_MAX:
-            self._next = block.next_offset
-            self.send_block(block.data, block.salt, messages, skip)
-            return
-        start = max(block.first_offset, self._next)
+    def send_part(self, block: Block, skip: list[list[int]]) -> None:
+        """Send as many messages as there is credit for."""
+        start = max(block.first_offset, self.next_offset)
         skipped = offset_set(skip, block.next_offset)
         wanted = range_set(start, block.next_offset - 1) - skipped
         stop = block.next_offset if len(wanted) <= self.messages_credit else wanted[self.messages_credit]
-        payload, first, self._next = payload_between(self.hosted.environment.open_entries, block, start, stop)
-        self._sent_in_part = self._next
-        skipped &= range_set(first, self._next - 1)
-        self.send_block(payload, block.salt, self._next - first - len(skipped), runs(skipped))
+        payload, first, end = payload_between(self.hosted.environment.open_entries, block, start, stop)
+        self.next_offset = self.part_end = end
+        skipped &= range_set(first, end - 1)
+        self.send_block(payload, block.salt, end - first - len(skipped), runs(skipped))
 
-    def _skipped(self, block: Block) -> list[list[int]]:
+    def skipped(self, block: Block) -> list[list[int]]:
         """Ranges of a block that the consumer must not get, or was sent as a part of its first entry."""
         skip = self._acknowledged(block)
-        if block.first_offset < self._sent_in_part:
-            sent = range_set(block.first_offset, self._sent_in_part - 1)
+        if block.first_offset < self.part_end:
+            sent = range_set(block.first_offset, self.part_end - 1)
             skip = runs(sent | offset_set(skip, block.next_offset))
         hidden = self.hosted.hidden(block.first_offset, block.next_offset)
         return skip if hidden is None else runs(hidden | offset_set(skip, block.next_offset))
@@ -354,7 +264,7 @@ class LoneReader(Consumer):
     def _acknowledged(self, block: Block) -> list[list[int]]:
         """Ranges of a block that are acknowledged, also those above the cursor, and those in open transactions."""
 
-        subscription = self._subscription
+        subscription = self.subscription
         if subscription is None or subscription.free_from <= block.first_offset:
             return []
         holes: list[list[int]] = []
@@ -366,22 +276,22 @@ class LoneReader(Consumer):
         return holes
 
     def detach(self) -> None:
-        self._reader.stop()
-        self.hosted.readers.discard(self._reader)
-        if self._subscription is not None:
-            self._subscription.lone_left(self)
+        self.reader.stop()
+        self.hosted.readers.discard(self.reader)
+        if self.subscription is not None:
+            self.subscription.lone_left(self)
 
     def acknowledge(self, header: commands.Ack) -> Awaitable[Any]:
         """Move the cursor to `position`, or acknowledge each of `buckets` up to its position."""
-        if self._subscription is None:
+        if self.subscription is None:
             raise UnsupportedError("a reader has no cursor: it cannot acknowledge")
         inside = transaction_of(header, self.connection.role)
-        if inside is not None or self._subscription.pending:
-            return transactional_acks.acknowledge_alone(self, self._subscription, header, inside)
+        if inside is not None or self.subscription.pending:
+            return transactional_acks.acknowledge_alone(self, self.subscription, header, inside)
         position, lazy = header.position, bool(header.lazy)
         if position is None or header.buckets is not None:
-            return acknowledge_alone(self, self._subscription, positions_of(header, self.hosted), lazy=lazy)
+            return acknowledge_alone(self, self.subscription, positions_of(header, self.hosted), lazy=lazy)
         if header.ack_type != "cumulative":
             raise InvalidArgumentError("an exclusive consumer's ack_type must be cumulative, with `position`")
         check_position(position, self.hosted.segment.durable_offset)
-        return self._subscription.ack_cumulative(position, lazy=lazy)
+        return self.subscription.ack_cumulative(position, lazy=lazy)

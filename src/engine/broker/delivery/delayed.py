@@ -17,9 +17,7 @@ from collections.abc import Callable
 from pyroaring import BitMap64
 
 from engine import checks
-from engine._native.serve.delays import has_delays, withheld
-
-__all__ = ["TICK_MS", "Delays", "has_delays"]
+from engine._native.serve.delays import withheld
 
 TICK_MS = 100  # a message is delivered at most so much after it is due
 KEEP_MS = 10  # times of back-offs are multiples of it

@@ -26,14 +26,12 @@ from engine._native.format.heads import Head, entry_heads
 from engine._native.format.offsets import range_set, runs
 from engine._native.serve.parts import OpenEntry
 from engine.broker.pools.open_entries import Closed, OpenEntries
-from engine.limits import ENTRY_MESSAGES_MAX, KIB
+from engine.limits import ENTRY_MESSAGES_MAX
 from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
-    from engine.storage.file.logfile import Block
+    from engine._native.serve.blocks import Block
 
-SMALL_CREDIT = 256  # messages: a consumer with so few reads blocks of SMALL_READ_SIZE
-SMALL_READ_SIZE = 64 * KIB
 PIECES_MAX = 16  # of an entry that cannot be opened; and parts of one entry in one frame
 _OVERHEAD = 160  # bytes that a part has beside its messages
 _BEYOND_WINDOW = 8  # how many windows a part of small messages may have

@@ -4,10 +4,11 @@
     ──────────────────┬──────────────────────────────────────────────────────────────┬──────────────────> offsets
                     cursor                                                         _next
 
-How the dispatcher deals (`_pump`):
+How the dispatcher deals (`QueueOutlets` in `_native/serve/delivery.pyx`, which deals new blocks to a lone consumer by
+itself):
 
-1. The first due offset is the lowest of `_replay` (handed back, or its time has come); if that is empty, `_next`, moved
-   over what is acknowledged. A block is read there: small ones for single messages of `_replay`.
+1. The first due offset is the lowest of `replay` (handed back, or its time has come); if that is empty, `next_offset`,
+   moved over what is acknowledged. A block is read there: small ones for single messages of `replay`.
 2. Consumers are ready that have credit and a writable connection; only those with the smallest priority number of them
    take part.
 3. One consumer alone gets a new block whole, if no message of it is acknowledged, delayed or hidden.
@@ -18,7 +19,7 @@ How the dispatcher deals (`_pump`):
    work (parts.py).
 
 A message that is dealt moves into `unacknowledged` of its consumer. It leaves by an acknowledgement, or goes back to
-`_replay`: when the consumer hands it back (after a back-off), when it detaches, or when a transaction is aborted.
+`replay`: when the consumer hands it back (after a back-off), when it detaches, or when a transaction is aborted.
 """
 
 from __future__ import annotations
@@ -32,13 +33,12 @@ from typing import TYPE_CHECKING, Any
 from pyroaring import BitMap64
 
 from engine import checks
-from engine._native.format.heads import Head, entry_heads, groups_in
+from engine._native.format.heads import Head, entry_heads
 from engine._native.format.offsets import offset_set, range_set
+from engine._native.serve.delivery import QueueOutlets
 from engine.broker.delivery.consumer import Consumer
-from engine.broker.delivery.delayed import Delays, has_delays
+from engine.broker.delivery.delayed import Delays
 from engine.broker.delivery.parts import (
-    SMALL_CREDIT,
-    SMALL_READ_SIZE,
     Taken,
     may_exceed,
     part_of,
@@ -54,9 +54,10 @@ from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 
 if TYPE_CHECKING:
+    from engine._native.serve.blocks import Block
     from engine.broker.delivery.subscription import HostedSubscription
+    from engine.broker.segment.hosted import HostedSegment
     from engine.broker.segment.ports import Peer
-    from engine.storage.file.logfile import Block
 
 log = logging.getLogger(__name__)
 
@@ -111,34 +112,30 @@ class QueueConsumer(Consumer):
         self._dispatcher.redeliver(self, self._dispatcher.whole(offsets), backoff_of(header.backoff))
 
 
-class QueueDispatcher:
+class QueueDispatcher(QueueOutlets):
     """Deals the entries of a segment to the consumers of one subscription. Loop thread only.
 
-    A message from the cursor up to `_next` that is neither acknowledged nor in an open transaction is in one of these:
-    `unacknowledged` of a consumer; `_replay`; `_delays` or `_kept`, until its time comes. Invariant: no message is held
-    by two consumers, and none that is held is in `_replay`. Checked by _check(), with ENGINE_DEBUG=1.
+    A message from the cursor up to `next_offset` that is neither acknowledged nor in an open transaction is in one of
+    these: `unacknowledged` of a consumer; `replay`; `_delays` or `_kept`, until its time comes. Invariant: no message
+    is held by two consumers, and none that is held is in `replay`. Checked by check_shares(), with ENGINE_DEBUG=1.
     """
 
-    __slots__ = ("_asked", "_counts", "_cursor", "_delays", "_kept", "_next", "_opened", "_pumping", "_reader",
-                 "_replay", "_together", "_turn", "consumers", "hosted", "subscription")  # fmt: skip
+    __slots__ = ("_delays", "_kept", "_opened", "_turn")
+    hosted: HostedSegment
+    subscription: HostedSubscription
+    consumers: list[QueueConsumer]
+    replay: BitMap64
+    together: Together | None  # from the first entry of a group on
 
     def __init__(self, subscription: HostedSubscription) -> None:
-        self.subscription = subscription
-        self.hosted = hosted = subscription.hosted
-        self.consumers: list[QueueConsumer] = []
-        self._cursor = subscription.cursor
-        self._next = subscription.start
-        self._asked = self._next  # where the last read began
-        self._replay = BitMap64()  # due again
-        self._counts = subscription.redeliveries
+        hosted = subscription.hosted
+        super().__init__(subscription, lambda step: SegmentReader(hosted, step, self.close), costly=checks.COSTLY)
+        self.replay = BitMap64()
         self._delays = Delays(self._wall_ms, self._released)
         self._kept = Delays(self._steady_ms, self._released)  # handed back; not affected by the wall clock
-        self._together: Together | None = None  # from the first entry of a group on
         self._turn = 0
         self._opened = hosted.environment.open_entries
-        self._pumping = False
-        self._reader = SegmentReader(hosted, self._step, self.close)
-        hosted.readers.add(self._reader)
+        hosted.readers.add(self.reader)
 
     @property
     def delayed(self) -> int:
@@ -163,10 +160,10 @@ class QueueDispatcher:
         if self.consumers:
             self.pump()
         else:
-            self._reader.stop()
+            self.reader.stop()
             self._delays.close()
             self._kept.close()
-            self.hosted.readers.discard(self._reader)
+            self.hosted.readers.discard(self.reader)
             self.subscription.queue_left(self)
 
     def redeliver(self, consumer: QueueConsumer, offsets: BitMap64, backoff: Backoff | None = None) -> None:
@@ -178,45 +175,45 @@ class QueueDispatcher:
 
     def whole(self, offsets: BitMap64) -> BitMap64:
         """With all of each group of entries that one of them is of."""
-        return offsets if self._together is None else self._together.whole(offsets)
+        return offsets if self.together is None else self.together.whole(offsets)
 
     def put_back(self, consumer: QueueConsumer, offsets: BitMap64) -> None:
         """The user of a consumer that leaves has not seen these: they are due again, and not counted."""
         consumer.unacknowledged -= offsets
-        self._replay |= offsets
+        self.replay |= offsets
 
     def _hand_back(self, offsets: BitMap64, backoff: Backoff | None = None) -> None:
         if backoff is None or backoff.max == 0:
-            self._replay |= offsets
+            self.replay |= offsets
         else:
-            for count, group in self._counts.groups(offsets):
+            for count, group in self.counts.groups(offsets):
                 if (delay_ms := math.ceil(1000 * backoff.delay(count))) > 0:
                     self._kept.keep(group, delay_ms)
                 else:
-                    self._replay |= group
-        self._counts.increment(offsets)
+                    self.replay |= group
+        self.counts.increment(offsets)
 
     def acknowledge(self, by: QueueConsumer, offsets: BitMap64, *, lazy: bool = False) -> asyncio.Future[None]:
         """Acknowledge messages, whichever consumer holds them (semantics 12). Done when durable."""
         self.set_aside(by, offsets)
-        self._counts.clear(offsets)
+        self.counts.clear(offsets)
         return self.subscription.ack_set(offsets, lazy=lazy)
 
     def set_aside(self, by: QueueConsumer, offsets: BitMap64) -> None:
         """No consumer holds these any more, and none gets them while `subscription.free` excludes them."""
-        self._replay -= offsets
-        if self._together is not None:
-            self._together.kept -= offsets
+        self.replay -= offsets
+        if self.together is not None:
+            self.together.kept -= offsets
         self._delays.forget(offsets)
         self._kept.forget(offsets)
         for holder in (by,) if offsets <= by.unacknowledged else self.consumers:  # there may be thousands
             holder.unacknowledged -= offsets
 
     def due_again(self, offsets: BitMap64) -> None:
-        """Undo set_aside(), as if they were handed back. Those from `_next` on have not been dealt yet anyway."""
-        dealt = offsets & range_set(0, self._next - 1) if self._next else BitMap64()
-        self._replay |= dealt
-        self._counts.increment(offsets)
+        """Undo set_aside(), as if they were handed back. Those from `next_offset` on have not been dealt yet anyway."""
+        dealt = offsets & range_set(0, self.next_offset - 1) if self.next_offset else BitMap64()
+        self.replay |= dealt
+        self.counts.increment(offsets)
         self.pump()
 
     def close(self, error: EngineError) -> None:
@@ -226,47 +223,10 @@ class QueueDispatcher:
 
     # -- dealing ---------------------------------------------------------------------------------------------------
 
-    def pump(self) -> None:
-        """Deal until credit, room or durable messages run out."""
-        if self._pumping:
-            return
-        if self._together is not None and self._together.kept:
-            self._replay |= self._together.release()
-        if self._replay and self._reader.waiting:
-            self._reader.stop()
-        self._pumping = True
-        try:
-            self._pump()
-        except EngineError as e:
-            self.close(e)
-        finally:
-            self._pumping = False
-        if checks.COSTLY:
-            self._check()
-
-    def _check(self) -> None:
-        shares = [self._replay, *(consumer.unacknowledged for consumer in self.consumers)]
+    def check_shares(self) -> None:
+        shares = [self.replay, *(consumer.unacknowledged for consumer in self.consumers)]
         together = len(BitMap64().union(*shares))
         checks.check(sum(map(len, shares)) == together, "a message is held by one consumer, or due")
-
-    def _pump(self) -> None:
-        self._next = self.hosted.segment.gaps.skip(self._next)
-        while not self._reader.busy and (ready := self._ready()):
-            size = SMALL_READ_SIZE if self._reads_little(ready) else ready[0].connection.block_size
-            self._asked = self._first_due()
-            block = self._reader.read(self._asked, max(min(size, max(c.bytes_credit for c in ready)), 1))
-            if block is None:
-                break
-            self._deal(block, self._asked)
-        if not self._reader.busy and not self._replay:
-            self._pump_at_end()
-
-    def _pump_at_end(self) -> None:
-        segment = self.hosted.segment
-        if segment.sealed:
-            self.subscription.check_drained()
-        elif self._next >= segment.durable_offset:
-            self._reader.wait(self._next)
 
     def send_end(self) -> None:
         """The segment is drained: its consumers may close."""
@@ -275,67 +235,17 @@ class QueueDispatcher:
                 consumer.end_sent = True
                 consumer.send_end(self.hosted.segment.messages_end)
 
-    def _step(self, block: Block | None) -> None:
-        """A read or a wait has ended. A block from disk is dealt if its first offset is still the first due."""
-        if block is not None and self._ready() and self._asked == self._first_due():
-            self._pumping = True
-            try:
-                self._deal(block, self._asked)
-            except EngineError as e:
-                self.close(e)
-            finally:
-                self._pumping = False
-        self.pump()
+    def release(self) -> None:
+        """Groups that were kept back may be dealt: they are due again."""
+        if self.together is not None and self.together.kept:
+            self.replay |= self.together.release()
 
-    def _first_due(self) -> int:
-        """The offset to read at: messages due again go first, acknowledged ones are not read."""
-        if not self._replay:
-            self._next = self.subscription.due_from(self._next)
-        return self._replay.min() if self._replay else self._next
-
-    def _ready(self) -> list[QueueConsumer]:
-        """The consumers that may be sent messages: those with credit, of the best priority among them."""
-        if self._together is not None and self._together.full:
-            return []
-        ready = [c for c in self.consumers if c.ready]
-        return [c for c in ready if c.priority == ready[0].priority] if ready else ready
-
-    def _reads_little(self, ready: list[QueueConsumer]) -> bool:
-        return bool(self._replay) or max(c.messages_credit for c in ready) <= SMALL_CREDIT
-
-    def _deal(self, block: Block, start: int) -> None:
-        """Deal the block's entries, beginning with the one that contains `start`."""
-        if start < block.first_offset:  # retention has deleted what was before, or it is a gap: the reader checks
-            self._replay.remove_range(start, block.first_offset)
-            start = block.first_offset
-            self._next = max(self._next, start)
-        if groups := groups_in(block.data):
-            self._deal_grouped(block, groups)
-            return
-        if len(self.consumers) == 1 and self._deal_whole(block, start):
-            return
+    def deal_in_turns(self, block: Block, start: int) -> None:
+        """Deal a block entry by entry."""
         entries, at = entry_heads(block.data), 0
         share = max(1, len(entries) // (_TURNS_PER_BLOCK * len(self.consumers)))
-        while at < len(entries) and (ready := self._ready()):
+        while at < len(entries) and (ready := self.ready()):
             at = self._deal_turn(block, entries, at, share, ready)
-
-    def _deal_whole(self, block: Block, start: int) -> bool:
-        """Send a new block whole to the only consumer, if no message in it has to be skipped. Whether it was sent."""
-        new = start == self._next == block.first_offset and not self._replay
-        if (
-            not new
-            or not self.consumers[0].has_room_for(block.messages)
-            or has_delays(block.data)
-            or self.subscription.free(start, block.next_offset) != [(start, block.next_offset)]
-            or self.hosted.hidden(start, block.next_offset) is not None
-        ):
-            return False
-        consumer = self.consumers[0]
-        consumer.unacknowledged.add_range(start, block.next_offset)
-        self._next = block.next_offset
-        counts = self._counts.ranges(start, block.next_offset - 1)
-        consumer.send_block(block.data, block.salt, block.messages, redelivered=counts)
-        return True
 
     def _deal_turn(self, block: Block, entries: list[Head], at: int, share: int, ready: list[QueueConsumer]) -> int:
         """One consumer's turn: up to `share` consecutive entries. The index at which the next turn begins."""
@@ -359,12 +269,12 @@ class QueueDispatcher:
         self._send(consumer, block, taken)
         return at
 
-    def _deal_grouped(self, block: Block, groups: dict[int, tuple[int, bool]]) -> None:
+    def deal_grouped(self, block: Block, groups: dict[int, tuple[int, bool]]) -> None:
         """Deal a block with entries of which all of a group go to one consumer."""
-        together = self._together = self._together or Together()
+        together = self.together = self.together or Together()
         for entry in entry_heads(block.data):
             at = 0
-            while at == 0 and entry.start not in groups and (ready := self._ready()):
+            while at == 0 and entry.start not in groups and (ready := self.ready()):
                 at = self._deal_turn(block, [entry], at, 1, ready)
             if entry.start not in groups:
                 if at == 0:
@@ -377,7 +287,7 @@ class QueueDispatcher:
             together.meet(group, entry.first, begins=begins)
             consumer = together.owner(group, self.consumers)
             if consumer is None:
-                if not (ready := self._ready()):
+                if not (ready := self.ready()):
                     return
                 self._turn += 1
                 consumer = ready[self._turn % len(ready)]
@@ -386,7 +296,7 @@ class QueueDispatcher:
             if consumer.ready and not together.waits(group):
                 self._send(consumer, block, [(entry, due)])
             else:
-                self._replay -= due
+                self.replay -= due
                 together.keep(group, due)
 
     def _take(self, wanted: BitMap64, block: Block, entry: Head, consumer: QueueConsumer, room: int) -> BitMap64:
@@ -396,7 +306,9 @@ class QueueDispatcher:
             most = part_of(entry, found, room, consumer.window, paced=consumer.paced)
             if len(wanted) > most:
                 last = wanted[most - 1]
-                self._next = max(self._next, last + 1) if self._next >= entry.first else self._next
+                self.next_offset = (
+                    max(self.next_offset, last + 1) if self.next_offset >= entry.first else self.next_offset
+                )
                 return wanted & range_set(entry.first, last)
         self._pass(entry)
         return wanted
@@ -404,16 +316,16 @@ class QueueDispatcher:
     def _due(self, block: Block, entry: Head) -> BitMap64:
         """The messages of an entry that may be delivered now."""
         due = BitMap64()
-        if entry.last >= self._next:
-            for start, stop in self.subscription.free(max(entry.first, self._next), entry.last + 1):
+        if entry.last >= self.next_offset:
+            for start, stop in self.subscription.free(max(entry.first, self.next_offset), entry.last + 1):
                 due.add_range(start, stop)
             if due and (hidden := self.hosted.hidden(entry.first, entry.last + 1)) is not None:
                 due -= hidden
-        if self._replay:
-            due |= self._replay & range_set(entry.first, entry.last)
+        if self.replay:
+            due |= self.replay & range_set(entry.first, entry.last)
         if entry.delayed and due:
             withheld = self._delays.withhold(block.data[entry.start : entry.stop], due)
-            self._replay -= withheld
+            self.replay -= withheld
             due -= withheld
         return due
 
@@ -425,18 +337,18 @@ class QueueDispatcher:
 
     def _released(self, offsets: BitMap64) -> None:
         """The time of these has come: they are read again, and not counted as redelivered."""
-        self._replay |= offsets
+        self.replay |= offsets
         self.pump()
 
     def _pass(self, entry: Head) -> None:
-        """All of the entry is dealt or not wanted: `_next` moves past it."""
-        if entry.first <= self._next <= entry.last:
-            self._next = entry.last + 1
+        """All of the entry is dealt or not wanted: `next_offset` moves past it."""
+        if entry.first <= self.next_offset <= entry.last:
+            self.next_offset = entry.last + 1
 
     def _send(self, consumer: QueueConsumer, block: Block, taken: Taken) -> None:
         due = BitMap64().union(*(due for _, due in taken))
-        self._replay -= due
+        self.replay -= due
         consumer.unacknowledged |= due
         payload, skip = payload_of(self._opened, block, taken, whole=consumer.connection.whole_entries)
-        counts = self._counts.ranges(due.min(), due.max())
+        counts = self.counts.ranges(due.min(), due.max())
         consumer.send_block(payload, block.salt, len(due), skip, counts)

@@ -44,9 +44,9 @@ from engine.wire import commands
 from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
+    from engine._native.serve.blocks import Block
     from engine.broker.delivery.subscription import HostedSubscription
     from engine.broker.segment.ports import Peer
-    from engine.storage.file.logfile import Block
 
 log = logging.getLogger(__name__)
 

@@ -14,34 +14,22 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from engine._native.serve.readers import ReadTurns
 from engine.aio.pace import Pace
 from engine.limits import MIB
 
 READING_BYTES = 4 * MIB  # for all consumers; above it they wait in order
 
 
-class FileReads:
+class FileReads(ReadTurns):
     """One per broker. Loop thread only."""
 
-    __slots__ = ("_busy", "_pace", "bytes")
+    __slots__ = ("_pace",)
 
     def __init__(self, busy: Callable[[], bool]) -> None:
         """`busy`: whether messages wait to become durable."""
-        self.bytes = 0  # being read
-        self._busy = busy
         self._pace = Pace(busy, steps=0, room=lambda: not self.bytes)
-
-    @property
-    def crowded(self) -> bool:
-        """Whether readers wait for their turn."""
-        return len(self._pace) > 0
-
-    @property
-    def at_once(self) -> bool:
-        """Whether a block in the page cache may be read on the loop. (Their number in one turn is limited as for
-        blocks from memory.)
-        """
-        return not (self.crowded or self._busy())
+        super().__init__(self._pace.waiting, busy)
 
     def turn(self) -> asyncio.Future[None] | None:
         """None: read now. Otherwise done when the read may begin."""

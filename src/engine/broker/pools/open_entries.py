@@ -13,8 +13,8 @@ from engine.limits import MIB
 from engine.model.compression import decompressor
 
 if TYPE_CHECKING:
+    from engine._native.serve.blocks import Block
     from engine._native.serve.parts import OpenEntry
-    from engine.storage.file.logfile import Block
 
 DECOMPRESSED_MAX = MIB  # of one entry: decompressing it takes the loop a millisecond or two
 LIMIT = 16 * MIB

@@ -18,28 +18,22 @@ when the sum passes the limit and at intervals while it is too high.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine import checks
+from engine._native.serve.delivery import Outgoing
 from engine.aio.semaphore import PoolStatistics
 from engine.broker.pools.file_reads import FileReads
-from engine.limits import KIB, MIB, READ_BLOCK_SIZE, SCARCE_BLOCK_SIZE
-from engine.wire.framing import payload_size
-from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
     from engine.broker.pools.ports import Held
 
 _MEASURE_S = 0.02  # between two counts while the pool is full; longer, the more connections are counted
 _MEASURED_AT = 1_000
-TURN_BYTES = 2 * MIB  # sent to all consumers in one turn of the loop, and one block to each that does not wait
-CROWDED_TURN_BYTES = 512 * KIB  # the same while others wait for their turn
-CROWDED_BLOCK_SIZE = 256 * KIB
 
 
-class OutboundMemory:
+class OutboundMemory(Outgoing):
     """One per broker. Loop thread only.
 
     A connection that is held back is sent no blocks until its peer has taken all that is queued, and its requests are
@@ -47,96 +41,31 @@ class OutboundMemory:
     entry. Invariant: `used` is the sum of all `noted`. Checked by _check(), with ENGINE_DEBUG=1.
     """
 
-    __slots__ = (
-        "_holders",
-        "_in_turn",
-        "_spent",
-        "_timer",
-        "_waiting",
-        "limit",
-        "reads",
-        "used",
-        "waits",
-    )
+    __slots__ = ("_holders", "waits")
+    timer: asyncio.TimerHandle | None
+    reads: FileReads
 
     def __init__(self, limit: int, busy: Callable[[], bool] = lambda: False) -> None:
         """`limit` 0: none. `busy`: whether messages wait to become durable."""
-        self.limit = limit
-        self.used = 0
+        super().__init__(limit, FileReads(busy))
         self.waits = 0  # how often the pool was full
-        self.reads = FileReads(busy)
-        # Connections that wait for a turn of the loop, in order, and the bytes sent in this one.
-        self._waiting: OrderedDict[Held, None] = OrderedDict()
-        self._spent = 0
-        self._in_turn = False
         self._holders: dict[Held, None] = {}  # connections with unsent bytes
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def full(self) -> bool:
         """Whether connections with unsent bytes are held back."""
-        return self._timer is not None
-
-    @property
-    def block_size(self) -> int:
-        """The size of the next block to a consumer; one entry may be larger."""
-        if self._timer is not None or self.used + self.reads.bytes > self.limit > 0:
-            return SCARCE_BLOCK_SIZE
-        return CROWDED_BLOCK_SIZE if len(self._waiting) > 1 or self.reads.crowded else READ_BLOCK_SIZE
-
-    # -- turns -----------------------------------------------------------------------------------------------------
-
-    def sent(self, connection: Held, payload: Payload) -> None:
-        """A payload was handed to the connection's stream."""
-        self._spent += payload_size(payload)
-        self.note(connection)
-        if not self._in_turn:
-            self._in_turn = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        if self._spent > self._budget:
-            self.queue(connection)
-
-    def queue(self, connection: Held) -> None:
-        """Let it go on in a later turn. One that waits already keeps its place."""
-        connection.wait_turn()
-        self._waiting.setdefault(connection)
-        if not self._in_turn:
-            self._in_turn = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
-
-    @property
-    def _budget(self) -> int:
-        return CROWDED_TURN_BYTES if self._waiting else TURN_BYTES
-
-    @property
-    def crowded(self) -> bool:
-        """Whether this turn's budget is spent, or connections wait for theirs."""
-        return self._spent > self._budget or bool(self._waiting)
-
-    def _next_turn(self) -> None:
-        self._spent = 0
-        for _ in range(len(self._waiting)):
-            if self._spent > self._budget:
-                break
-            connection, _ = self._waiting.popitem(last=False)
-            connection.take_turn()
-        self._in_turn = bool(self._waiting) or self._spent > 0
-        if self._in_turn:
-            asyncio.get_running_loop().call_soon(self._next_turn)
+        return self.timer is not None
 
     # -- unsent bytes ----------------------------------------------------------------------------------------------
 
-    def note(self, connection: Held) -> None:
-        """Count the connection's unsent bytes anew; hold it back if the pool is full and they grew."""
-        unsent = connection.stream.unsent_bytes
-        if unsent > connection.noted:
-            self._set(connection, unsent)
-            if self._timer is not None:
-                connection.hold_back()
-            elif self.used > self.limit > 0:
-                self._measure_full()
-        elif self._timer is None and unsent != connection.noted:
-            self._set(connection, unsent)
+    def count(self, connection: Held, unsent: int) -> None:
+        """Its unsent bytes are others than they were: hold it back if the pool is full and they grew."""
+        grew = unsent > connection.noted
+        self._set(connection, unsent)
+        if grew and self.timer is not None:
+            connection.hold_back()
+        elif grew and self.used > self.limit > 0:
+            self._measure_full()
 
     def forget(self, connection: Held) -> None:
         """It is closed, and nothing is queued for it any more."""
@@ -145,14 +74,14 @@ class OutboundMemory:
     def resize(self, limit: int) -> None:
         """Apply a new limit."""
         self.limit = limit
-        if self._timer is None and self.used > limit > 0:
+        if self.timer is None and self.used > limit > 0:
             self._measure_full()
 
     def close(self) -> None:
         """Stop the timer. Idempotent."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def _set(self, connection: Held, unsent: int) -> None:
         self.used += unsent - connection.noted
@@ -188,13 +117,13 @@ class OutboundMemory:
 
     def _measure_later(self) -> None:
         pause = _MEASURE_S * (1 + len(self._holders) / _MEASURED_AT)
-        self._timer = asyncio.get_running_loop().call_later(pause, self._relieve)
+        self.timer = asyncio.get_running_loop().call_later(pause, self._relieve)
 
     def _relieve(self) -> None:
         """Relieve connections whose peers have taken everything; all of them once a quarter of the pool is free."""
         done = self._measure()
         if self.limit == 0 or self.used <= self.limit - self.limit // 4:
-            self._timer = None
+            self.timer = None
             done += self._holders
         else:
             self._measure_later()

@@ -131,10 +131,10 @@ class BrokerMemory:
         # Looked up for every frame of messages.
         self.take = self.publish.take
         self.free = self.publish.free
-        self.outbound = OutboundMemory(config.reads_in_flight_max, self._is_busy)
+        self.outbound = OutboundMemory(config.reads_in_flight_max, self.publish.is_busy)
         self.open_entries = OpenEntries()
-        self.intake = Intake(self._is_busy)
-        self.list_pace = Pace(self._is_busy)  # of making topic lists and sending them
+        self.intake = Intake(self.publish.is_busy)
+        self.list_pace = Pace(self.publish.is_busy)  # of making topic lists and sending them
         self.list_parts = ListParts()
         self.topic_lists = AsyncDualMemoryLimiter(*_topic_list_limits(config), name="topic_list")
         self.lookups = Lookups(config.lookups_max)
@@ -150,10 +150,6 @@ class BrokerMemory:
         self.attachments = Attachments(config)
         self.limits: BrokerLimits | None = None  # of topics, namespaces, tenants and roles, once there are any
         self.half_frames: HalfFrames | None = None  # of the listeners, once there are any
-
-    def _is_busy(self) -> bool:
-        """Whether messages wait to become durable: other work is then spread over more turns of the loop."""
-        return self.publish.in_flight > 0
 
     @property
     def in_flight(self) -> int:

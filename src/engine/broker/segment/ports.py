@@ -13,9 +13,9 @@ from engine.wire.stream import Payload, Sent
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
+    from engine._native.serve.blocks import Block
     from engine.broker.transactions.sends import ConnectionSends
     from engine.storage.cursor.cursor import Cursor
-    from engine.storage.file.logfile import Block
 
 
 class Attachment(Protocol):

@@ -27,7 +27,7 @@ from engine.broker.session.receipts import Receipts
 from engine.errors import EngineError, ProtocolError
 from engine.wire import commands
 from engine.wire.commands import PUBLISH_CREDIT, Header, Part
-from engine.wire.stream import FrameStream, Payload, Sent
+from engine.wire.stream import FrameStream
 
 if TYPE_CHECKING:
     from engine.broker.delivery.consumer import Consumer
@@ -54,11 +54,12 @@ class Connection(Arrivals):
     Ids of producers, consumers and sessions are the client's, and unique within its connection.
     """
 
-    __slots__ = ("_guarded", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "closed", "consumers",
+    __slots__ = ("_guarded", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "consumers",
                  "counted", "features", "host", "needs", "openings", "origin", "principal", "producers", "receipts",
-                 "registrations", "stream", "topic_lists", "trusted", "watches", "whole_entries")  # fmt: skip
+                 "registrations", "topic_lists", "trusted", "watches", "whole_entries")  # fmt: skip
     pressure: Backpressure
     pulse: Pulse
+    stream: FrameStream
 
     def __init__(
         self, host: Host, stream: FrameStream, handlers: Handlers, guarded: Callable[[], Handlers], *, trusted: bool
@@ -77,7 +78,6 @@ class Connection(Arrivals):
         self.needs: Needs | None = None  # where the principal does not have all rights
         self.broker: str | None = None  # the URL of the broker that the peer has proved to be, see identity.py
         self.features: frozenset[str] = frozenset()  # of both ends
-        self.closed = False
         self.whole_entries = False  # set where another protocol is spoken
         self.counted = False  # among the connections of its role
         self.answers = Answers(self)
@@ -156,13 +156,6 @@ class Connection(Arrivals):
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    def send(self, header: Sent, payload: Payload = b"") -> None:
-        """Queue one frame; nothing happens when the connection is closed."""
-        if not self.closed:
-            self.stream.send(header, payload)
-            if payload:
-                self.host.memory.outbound.sent(self.pressure, payload)
-
     def succeed(self, request_id: int, result: Part | dict[str, Any] | None = None) -> None:
         """Answer a request with SUCCESS."""
         self.send(commands.Success(request_id=request_id, result=result))
@@ -191,16 +184,6 @@ class Connection(Arrivals):
             self.stream.send(receipt)
 
     # -- as segments see it ----------------------------------------------------------------------------------------
-
-    @property
-    def writable(self) -> bool:
-        """Whether a consumer may send another block."""
-        return self.pressure.writable
-
-    @property
-    def block_size(self) -> int:
-        """The most bytes of a block for a consumer; one entry may be larger."""
-        return self.host.memory.outbound.block_size
 
     def has_room(self, unsent_max: int) -> bool:
         """Whether a block may be queued although it is not writable."""

@@ -24,6 +24,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from engine._native.format.offsets import range_set
+from engine._native.serve.blocks import Block
 from engine._native.serve.transacted import Transacted, size_below
 from engine._native.serve.undecided import JointAppend, Run, Span, Undecided
 from engine.broker.transactions.append import Answer, TransactionalAppend
@@ -37,7 +38,6 @@ from engine.broker.transactions.writes import (
 )
 from engine.errors import AlreadyClosedError, StorageError, TransactionConflictError, TransactionNotFoundError
 from engine.model.transactions import TransactionState, id_text
-from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
     from engine._native.serve.groups import Appended

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from engine._native.format import heads
+from engine._native.serve.blocks import Block
 from engine._native.serve.transacted import Transacted, transacted
 from engine._native.serve.undecided import PendingWrite as Pending
 from engine._native.serve.undecided import Span, record_of
@@ -21,7 +22,6 @@ from engine.control.transactions.operations import (
 )
 from engine.model.names import SegmentName
 from engine.model.transactions import OperationKind, TransactionOperation
-from engine.storage.file.logfile import Block
 
 if TYPE_CHECKING:
     from engine._native.serve.groups import Appended

@@ -106,6 +106,7 @@ def handle_of(made: O, owner: Owner) -> O:
 def _twin(made: O) -> O:
     state = dict(made.__dict__)  # one that shares no keys with other objects is read faster
     made.__dict__ = state
-    twin = object.__new__(type(made))
+    kind = type(made)
+    twin = kind.__new__(kind)
     twin.__dict__ = state
     return twin

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pyroaring import BitMap64
 
+from engine._native.consume.asked import vector_of
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
 from engine.errors import InvalidArgumentError
@@ -44,6 +45,8 @@ def offsets_of(x: object, topic: str) -> dict[int, BitMap64]:
     if isinstance(x, MessageBatch):
         check_topic(x, x.topic, topic)
         return _offsets_of_batch(x)
+    if isinstance(x, Message) and x.topic == topic:
+        return {x.segment_id: BitMap64((x.offset,))}  # making an id costs more
     if isinstance(x, (Message, MessageId)):
         ident = id_of(x, topic)
         return {ident.segment_id: BitMap64((ident.offset,))}
@@ -86,17 +89,10 @@ def position_vector(x: object, topic: str) -> Mapping[int, int]:
     if isinstance(x, MessageBatch):
         check_topic(x, x.topic, topic)
         return x.positions if len(x) else {}
+    if isinstance(x, Message) and x.topic == topic:
+        return vector_of(x)  # making an id costs more
     ident = id_of(x, topic)
     return ident.positions or {ident.segment_id: ident.offset + 1}
-
-
-def by_segment(vector: Mapping[int, int]) -> dict[int, Asked]:
-    """A position vector, segment by segment."""
-    found: dict[int, Asked] = {}
-    for place, position in vector.items():
-        segment_id, bucket = split_position(place)
-        found.setdefault(segment_id, {})[bucket] = position
-    return found
 
 
 def without(segment_id: int, vector: Mapping[int, int]) -> dict[int, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from engine.client.base.starting import Starting
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from engine.client.net.link import Link
 
 # Called once, with whether it is durable (False without an error: the attachment was given up first), and the error.
-# What it raises, the caller's future raises.
-Finish = Callable[[bool, Exception | None], None]
+# What it raises, the caller's future raises; what it returns is done before that ends, and may raise as well.
+Finish = Callable[[bool, Exception | None], Coroutine[Any, Any, None] | None]
 
 
 class Acknowledging:
@@ -100,10 +100,24 @@ class Acknowledging:
         if durable:
             self._attachment.note_fields(self._fields)
         try:
-            self._finish(durable, error)
+            rest = self._finish(durable, error)
+        except Exception as e:
+            if not self.future.done():
+                self.future.set_exception(e)
+        else:
+            if rest is not None:
+                self._starting.keep(self._end_behind(rest))
+            elif not self.future.done():
+                self.future.set_result(None)
+
+    async def _end_behind(self, rest: Coroutine[Any, Any, None]) -> None:
+        try:
+            await rest
         except Exception as e:
             if not self.future.done():
                 self.future.set_exception(e)
         else:
             if not self.future.done():
                 self.future.set_result(None)
+        finally:
+            self.future.cancel()  # the task was; no effect behind an end

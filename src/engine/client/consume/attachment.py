@@ -36,6 +36,7 @@ from typing import Any, Protocol
 
 from engine._native.consume.bucket_marks import BucketMarks
 from engine._native.consume.entry_queue import EntryQueue
+from engine._native.consume.receiving import Arriving
 from engine._native.format.offsets import pack
 from engine.client.base.options import ConsumerOptions
 from engine.client.base.starting import Starting
@@ -124,7 +125,7 @@ class AttachmentOwner(Protocol):
         """The consumer cannot go on."""
 
 
-class Attachment:
+class Attachment(Arriving):
     """Loop thread only.
 
     `end`: where a sealed segment ends, None before that is known. `pushed`: messages queued and not dropped again.
@@ -133,6 +134,8 @@ class Attachment:
     bytes that may be sent ahead, None before credit was granted. `announced_window`: the consumer's window in messages
     where that is not fixed. `state`, `broken`: see above.
     """
+
+    owner: AttachmentOwner
 
     def __init__(
         self,
@@ -143,6 +146,8 @@ class Attachment:
         start: int | None = None,
         bucket_ends: tuple[int, ...] = (),
     ) -> None:
+        ordered = mode not in (DeliveryMode.QUEUE, DeliveryMode.SHARED)
+        super().__init__(owner, commands.Message, ordered=ordered, by_cursor=mode is not DeliveryMode.QUEUE)
         self.segment_id = segment_id
         self.name = name
         self.mode = mode
@@ -157,12 +162,10 @@ class Attachment:
         self.announced_window = owner.options.announced_window
         self.window: tuple[int, int] | None = None
         self.state = AttachmentState.DELIVERING
-        self.broken = False
         self.tried = asyncio.Event()  # the first attempt has ended, either way
         self.transactions: set[str] = set()  # open ones, as far as known, in which it has acknowledged
         self.deadlines = Deadlines[Acknowledging](Acknowledging.missed)  # of ACKs under way
         self.parting: dict[str, Any] = {}  # further fields of the frame that close() sends
-        self._owner = owner
         self._link: Link | None = None  # while it is open
         self._opening: Link | None = None
         self._attaching = False  # in the background
@@ -182,14 +185,10 @@ class Attachment:
         """Whether it delivers nothing for now; acknowledgements still go through."""
         return self.state is AttachmentState.DRAINING
 
-    @property
-    def closed(self) -> bool:
-        """Whether it was ended on this side, for good."""
-        return self.state is AttachmentState.CLOSED
-
     def move_to(self, state: AttachmentState) -> None:
         assert state in _MOVES[self.state], f"an attachment cannot move from {self.state} to {state}"
         self.state = state
+        self.closed = state is AttachmentState.CLOSED
 
     def drain(self, parked: EntryQueue) -> None:
         """Deliver nothing more: what arrives goes to `parked`."""
@@ -203,16 +202,11 @@ class Attachment:
 
     # -- Attached --------------------------------------------------------------------------------------------
 
-    def frame_received(self, header: Header, payload: memoryview) -> None:
-        """Messages, and where a sealed segment ends."""
-        if self.closed:
-            return
-        if isinstance(header, commands.Message):
-            if not self.broken:
-                self._owner.blocks_came(self, header, payload)
-        elif isinstance(header, commands.ReachedEnd):
+    def other_received(self, header: Header) -> None:
+        """Where a sealed segment ends."""
+        if isinstance(header, commands.ReachedEnd):
             self.end = header.end
-            self._owner.end_reached(self)
+            self.owner.end_reached(self)
 
     def resume_writing(self) -> None:
         """Acknowledgements and credit are never held back."""
@@ -232,7 +226,7 @@ class Attachment:
         """What is queued is good, and can be acknowledged; nothing follows it."""
         if not self.broken and not self.closed:
             self._attached_again.clear()
-            self._owner.broken_off(self, error)
+            self.owner.broken_off(self, error)
 
     def _lost(self, error: EngineError) -> None:
         if self.closed:
@@ -240,7 +234,7 @@ class Attachment:
         self.broken = False
         self._attached_again.clear()
         self.progress.lost()
-        self._owner.detached(self)
+        self.owner.detached(self)
         if self._attaches and self._survives(error):
             self.begin()
 
@@ -270,11 +264,11 @@ class Attachment:
         """Attach in the background, as often as it takes."""
         if not self._attaching and not self.closed:
             self._attaching = True
-            self._owner.pool.tasks.spawn(self._attach_in_background(), name=f"subscribe {self.name}")
+            self.owner.pool.tasks.spawn(self._attach_in_background(), name=f"subscribe {self.name}")
 
     async def _attach_in_background(self) -> None:
-        backoff = self._owner.pool.retry_delays()
-        session = self._owner.session
+        backoff = self.owner.pool.retry_delays()
+        session = self.owner.session
         busy = refused = 0
         try:
             while self._attaches:
@@ -293,7 +287,7 @@ class Attachment:
                 self.tried.set()
                 busy += isinstance(error, ConsumerBusyError)
                 if busy == BUSY_WARNED:
-                    log.warning("%s gets no messages yet: %s", self._owner.options.name, error)
+                    log.warning("%s gets no messages yet: %s", self.owner.options.name, error)
                 if isinstance(error, ConsumerBusyError):
                     await asyncio.sleep(min(backoff.next(), BUSY_S_MAX))
                     continue
@@ -301,17 +295,17 @@ class Attachment:
                 session.refused(refused)
                 await session.wait_changed(seen, backoff.next())
         except EngineError as e:  # the topic is gone
-            self._owner.fail(e)
+            self.owner.fail(e)
         finally:
             self._attaching = False
             self.tried.set()
 
     def _survives(self, error: EngineError) -> bool:
         """Whether to attach again after this; if not, its consequences."""
-        if self._owner.pool.closed:
+        if self.owner.pool.closed:
             return False
         if isinstance(error, SubscriptionKindError | SubscriptionNotFoundError):
-            self._owner.fail(error)
+            self.owner.fail(error)
             return False
         if isinstance(error, CorruptionError):  # the segment cannot even be opened
             self._break_off(error)
@@ -319,12 +313,12 @@ class Attachment:
         if error.layout_stale or isinstance(error, _PASSING):
             return True
         if isinstance(error, NotFoundError):
-            return self._owner.segment_missing(self, error)
-        self._owner.fail(error)
+            return self.owner.segment_missing(self, error)
+        self.owner.fail(error)
         return False
 
     def _subscribe(self, consumer_id: int) -> commands.Subscribe:
-        options = self._owner.options
+        options = self.owner.options
         return commands.Subscribe(
             consumer_id=consumer_id,
             topic=self.name,
@@ -333,7 +327,7 @@ class Attachment:
             mode=self.mode,
             start=self.progress.expected if self.mode is DeliveryMode.READER else None,
             initial_position=options.initial_position if options.subscription is not None else None,
-            created_ms=self._owner.subscription_ms,
+            created_ms=self.owner.subscription_ms,
             priority=options.priority or None,
             transactions=(sorted(self.transactions) or None) if self.mode is DeliveryMode.EXCLUSIVE else None,
             bucketBoundaries=list(self.bucket_ends) if self.mode is DeliveryMode.SHARED else None,
@@ -342,7 +336,7 @@ class Attachment:
     async def _attach(self, url: str | None) -> None:
         if not self._attaches:  # it was ended before this attempt had a link that could be closed
             return
-        owner = self._owner
+        owner = self.owner
         link = self._opening = Link(owner.pool, CONSUMER, self)
         try:
             answer = await link.open(url, self._subscribe, owner.pool.options.operation_timeout)
@@ -368,7 +362,7 @@ class Attachment:
 
     def _begin_delivery(self) -> None:
         if not self.broken:
-            self._owner.attached(self)
+            self.owner.attached(self)
 
     # -- acknowledging ---------------------------------------------------------------------------------------
 
@@ -408,7 +402,7 @@ class Attachment:
         link = self._link
         if link is None:
             return None
-        until = self._owner.pool.options.operation_timeout + starting.now()
+        until = self.owner.pool.options.operation_timeout + starting.now()
         fields = {"ack_type": ack_type, "position": position, "ranges": ranges, "buckets": buckets, "scope": None}
         under_way = Acknowledging(self, link, fields, starting, finish, until)
         self.deadlines.add(under_way, until)
@@ -448,7 +442,7 @@ class Attachment:
         False when the attachment was given up first: another consumer may have its messages by then. Raises what the
         broker answers, TimeoutError.
         """
-        timeout = self._owner.pool.options.operation_timeout
+        timeout = self.owner.pool.options.operation_timeout
         fields = {"ack_type": ack_type, "position": position, "ranges": ranges, "buckets": buckets, "scope": scope}
         try:
             async with asyncio.timeout(timeout):
@@ -464,7 +458,7 @@ class Attachment:
         return True
 
     def not_confirmed(self) -> TimeoutError:
-        timeout = self._owner.pool.options.operation_timeout
+        timeout = self.owner.pool.options.operation_timeout
         return TimeoutError(f"{self.name}: an acknowledgement was not confirmed within {timeout:g} s")
 
     def note_fields(self, fields: dict[str, Any]) -> None:
@@ -475,11 +469,11 @@ class Attachment:
         """This is durable, and acknowledged."""
         ends: tuple[int, ...] = ()
         if buckets and self.progress.marks is None:
-            view = self._owner.session.layout.segments.get(self.segment_id)
+            view = self.owner.session.layout.segments.get(self.segment_id)
             ends = () if view is None else view.bucket_ends
         again = self.progress.note(position, ranges, buckets, ends)
         if again is not None:
-            self._owner.acknowledged_again(self, again)
+            self.owner.acknowledged_again(self, again)
 
     async def send_again(self, fields: dict[str, Any]) -> bool:
         """Send it over the next attachment, before credit is granted there: else the messages come again (C2, O2).
@@ -487,10 +481,10 @@ class Attachment:
         False when there is no next attachment. Raises TransactionConflictError when delivery begins there before what
         this would acknowledge in a transaction.
         """
-        self._owner.pool.check_open()
+        self.owner.pool.check_open()
         self._owed += 1
         readings = self.progress.readings
-        backoff = self._owner.pool.retry_delays()
+        backoff = self.owner.pool.retry_delays()
         try:
             while self._attaches:
                 await self._attached_again.wait()
@@ -515,7 +509,7 @@ class Attachment:
             return True
         except EngineError as e:
             if link is None or self.lost_with(link, e):
-                self._owner.pool.check_open()
+                self.owner.pool.check_open()
                 return False
             raise
 

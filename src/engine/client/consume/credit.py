@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
+from engine._native.consume.receiving import Holdings, Share
 from engine.client.base.memory import WINDOW_MIN, ClientMemory
 from engine.client.consume.attachment import Attachment
 from engine.limits import READ_BLOCK_SIZE
@@ -22,32 +23,14 @@ _BURST_MAX = 16  # attachments that are granted credit within
 _BURST_S = 0.005
 
 
-class Share:
-    """What one receiver has of a budget."""
-
-    __slots__ = ("_budget", "attachments", "held")
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self.held = 0
-        self.attachments = 0
-
-    def set(self, *, held: int, attachments: int) -> None:
-        """`held`: bytes that were received and not consumed. `attachments`: how many there are."""
-        more_held, more_attachments = held - self.held, attachments - self.attachments
-        self.held, self.attachments = held, attachments
-        if more_held or more_attachments:
-            self._budget.change(more_held, more_attachments)
-
-
-class Budget:
+class Budget(Holdings):
     """What a consumer may hold, over all its attachments, in however many topics these are. Loop thread only.
 
     `whole`: messages and bytes; no messages where these are counted elsewhere (permits.py). `size_min`: the least
     number of bytes for each attachment. `expected`: the number of attachments that there will be, which count before
     they are there. `memory`: what it is a part of.
 
-    `_attachments` and `_held` are the sums over all shares, each of which reports its changes.
+    `attachments` and `held` are the sums over all shares, each of which reports its changes.
     """
 
     def __init__(
@@ -57,22 +40,15 @@ class Budget:
         self._memory = memory
         self.expected = expected
         self._size_min = size_min
-        self._attachments = 0
-        self._held = 0
 
     def share(self) -> Share:
         """A new share, which has nothing yet."""
         return Share(self)
 
-    def change(self, held: int, attachments: int) -> None:
-        """A share has changed by so much."""
-        self._held += held
-        self._attachments += attachments
-
     @property
     def shares(self) -> int:
         """The number of parts."""
-        return max(self._attachments, self.expected)
+        return max(self.attachments, self.expected)
 
     @property
     def size(self) -> int:
@@ -152,7 +128,7 @@ class Gate(Budget):
         self._wait(attachment, *attachment.window)
 
     def _grant(self, attachment: Attachment, messages: int, size: int) -> None:
-        if self._waiting or 2 * self._held >= self.size:
+        if self._waiting or 2 * self.held >= self.size:
             self._wait(attachment, messages, size)
         else:
             attachment.grant(messages, size)
@@ -163,7 +139,7 @@ class Gate(Budget):
         self._let_in()
 
     def _let_in(self) -> None:
-        while self._waiting and self._held < self.size and self._burst < _BURST_MAX:
+        while self._waiting and self.held < self.size and self._burst < _BURST_MAX:
             attachment = next(iter(self._waiting))
             granted = self._waiting.pop(attachment)
             if attachment.window is not None:

@@ -78,12 +78,12 @@ class FileAttachment(Attachment):
         self._files, self._files_url = files, url
         expected = self.progress.expected
         self.progress.begin(expected, expected, None)
-        self._owner.attached(self)
+        self.owner.attached(self)
         return True
 
     async def _ask(self, url: str | None) -> LocalFiles | ObjectFiles | None:
         """Files or objects with what is expected next. An error is raised by SUBSCRIBE as well, so not here."""
-        pool = self._owner.pool
+        pool = self.owner.pool
         if not self._reads_local and pool.objects.store() is None:
             return None
         connection = await pool.get(url)
@@ -96,7 +96,7 @@ class FileAttachment(Attachment):
 
     async def _opened(self, connection: Connection, store: ObjectStore | None) -> LocalFiles | ObjectFiles | None:
         """The files that the owner names or, with a store, the objects there; open."""
-        pool, expected = self._owner.pool, self.progress.expected
+        pool, expected = self.owner.pool, self.progress.expected
         wanted = commands.SegmentFiles(topic=self.name, start=expected, stop=self.stop, objects=store is not None)
         try:
             answer = await connection.request(wanted, pool.options.operation_timeout)
@@ -145,7 +145,7 @@ class FileAttachment(Attachment):
         self._bytes += size
         if not self._reading and self._has_credit and self._files is not None:
             self._reading = True
-            self._owner.pool.tasks.spawn(self._read(self._files), name=f"read {self.name}")
+            self.owner.pool.tasks.spawn(self._read(self._files), name=f"read {self.name}")
 
     @property
     def _has_credit(self) -> bool:
@@ -166,7 +166,7 @@ class FileAttachment(Attachment):
         except (OSError, EngineError) as e:
             if self._files is files:
                 if not files.by_caller:
-                    self._owner.pool.objects.failed(e)
+                    self.owner.pool.objects.failed(e)
                 self._leave_files(str(e))
         finally:
             self._reading = False
@@ -197,7 +197,7 @@ class FileAttachment(Attachment):
                 messages=block.messages,
                 skip=block.skip or None,
             )
-            self._owner.blocks_came(self, header, block.data)
+            self.owner.blocks_came(self, header, block.data)
 
     def _leave_files(self, why: str) -> None:
         """Attach to the owner for the rest."""
@@ -206,7 +206,7 @@ class FileAttachment(Attachment):
         by_caller = self._files is not None and self._files.by_caller
         self._forget_files()
         if by_caller:  # the receiving thread may have read further than is known here
-            self._owner.detached(self)
+            self.owner.detached(self)
         else:
             self.queued_upto = self.progress.expected
             self._used = max(0, window[0] - left[0]), max(0, window[1] - left[1])

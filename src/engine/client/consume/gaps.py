@@ -8,34 +8,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from engine._native.consume.receiving import Skipped
+
 log = logging.getLogger("engine.client")
 
 
-class SegmentGaps:
+class SegmentGaps(Skipped):
     """Runs [start, stop) of one segment, as its owner sent them with its answers to SUBSCRIBE."""
 
-    __slots__ = ("_runs",)
-
-    def __init__(self) -> None:
-        self._runs: list[tuple[int, int]] = []
+    __slots__ = ()
 
     def add(self, runs: Sequence[Sequence[int]], segment: str, subscription: str | None) -> int:
         """Add the gaps that the owner knows at or above the reader's position; how many of them are new."""
-        known = len(self._runs)
+        known = len(self.runs)
         for start, stop in runs:
-            if (start, stop) not in self._runs:
-                self._runs.append((start, stop))
-                self._runs.sort()  # one may begin where another ends: the owner found more to be lost
+            if (start, stop) not in self.runs:
+                self.runs.append((start, stop))
+                self.runs.sort()  # one may begin where another ends: the owner found more to be lost
                 log.warning(
                     "%s: messages from offset %d on were lost before they were synced, or there were none; "
                     "%s continues at offset %d",
                     segment, start, "the reader" if subscription is None else repr(subscription), stop,
                 )  # fmt: skip
-        return len(self._runs) - known
-
-    def skip(self, offset: int) -> int:
-        """The offset itself, or the end of the gaps that it lies in."""
-        for start, stop in self._runs:
-            if start <= offset < stop:
-                offset = stop
-        return offset
+        return len(self.runs) - known

@@ -15,13 +15,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from engine._native.consume.bucket_marks import BucketMarks
+from engine._native.consume.receiving import Reached
 from engine.errors import TransactionConflictError
 from engine.model.positions import bucket_position
 
 Buckets = Sequence[tuple[int, int]]  # (bucket, the first offset of it that is not acknowledged)
 
 
-class Progress:
+class Progress(Reached):
     """Loop thread only.
 
     `position`: where delivery began, the first unacknowledged offset. `expected`: the next offset to arrive.
@@ -35,7 +36,6 @@ class Progress:
         self.segment_id = segment_id
         self.name = name
         self.position = self.expected = start
-        self.arrived = 0
         self.confirmed = -1
         self.marks: BucketMarks | None = None
         self.again_upto = 0
@@ -59,11 +59,6 @@ class Progress:
         """The cursor was moved back: what arrives is another reading, of which nothing was delivered yet."""
         self.again_upto = 0
         self.readings += 1
-
-    def arrive(self, expected: int) -> None:
-        """Everything below arrived."""
-        self.expected = expected
-        self.arrived = max(self.arrived, expected)
 
     def note(self, position: int | None, ranges: Any, buckets: Buckets, ends: Sequence[int]) -> Any:
         """This is durable, and acknowledged. The ranges of it that may be queued a second time, None: none of it.

@@ -18,8 +18,7 @@ from typing import Any
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.entry_queue import EntryQueue
-from engine._native.consume.message import Message
-from engine._native.consume.opening import take_block
+from engine._native.consume.receiving import Inbox
 from engine._native.format.entry import Entry
 from engine.aio.once import Once
 from engine.client.base.options import ConsumerOptions
@@ -44,13 +43,11 @@ from engine.errors import (
 from engine.limits import RECEIVE_QUEUE_BYTES
 from engine.model.names import TopicName
 from engine.model.positions import MessageId, split_position
-from engine.model.subscriptions import DeliveryMode
-from engine.wire import commands
 
 log = logging.getLogger("engine.client")
 
 
-class Receiver(Receiving[V]):
+class Receiver(Inbox, Receiving[V]):
     """Base of the consumers of one topic. Loop thread only, but for take_now() and _owes_credit()."""
 
     def __init__(self, pool: Pool, topic: TopicName, options: ConsumerOptions) -> None:
@@ -63,6 +60,7 @@ class Receiver(Receiving[V]):
         self._make_id = partial(MessageId, topic=self._topic)
         self.attachments: dict[int, Attachment] = {}
         self._queue = self._new_queue()
+        self._evolves = options.schema.evolves
         # Totals, see above.
         self._pushed_messages = self._pushed_bytes = 0
         self._credited_messages = self._credited_bytes = 0
@@ -139,12 +137,6 @@ class Receiver(Receiving[V]):
         """Make the ids of what is delivered next with this function."""
         self._queue.set_make_id(make_id)
 
-    def _wake(self) -> None:
-        if self._member_of is None:
-            super()._wake()
-        elif self.waiting:
-            self._member_of.messages_came(self)
-
     def fail(self, error: EngineError) -> None:
         """Nothing more arrives; receives raise this when they have had what is queued."""
         before = self._failure
@@ -177,22 +169,8 @@ class Receiver(Receiving[V]):
             call_threadsafe(self._loop, self._return_credit)
         return found
 
-    @property
-    def waiting(self) -> int:
-        """How many messages wait to be received."""
-        return 0 if self.unread or self._paused else self._queue.messages
-
-    def _take_message(self) -> Message | None:
-        return None if self.unread or self._paused else self._queue.pop_message()
-
     def _take_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
         return self._queue.pop_batch(max_messages, max_bytes) if self.waiting else None
-
-    def _pop_message(self) -> Message | None:
-        try:
-            return None if self.unread or self._paused else self._queue.pop_message()
-        except (CorruptionError, DecryptionError) as e:
-            return self._damage.past(e, self._take_message)
 
     def _pop_batch(self, max_messages: int, max_bytes: int) -> MessageBatch | None:
         try:
@@ -237,55 +215,16 @@ class Receiver(Receiving[V]):
         queue = self._queue if attachment.parked is None else attachment.parked
         attachment.pushed += queue.push([end])
 
-    def _check_coming(self) -> None:
-        super()._check_coming()
-        self._damage.check()
-
     def _no_messages(self) -> MessageBatch:
         return MessageBatch(self._topic, [], {}, self._make_id)
 
     # -- arriving --------------------------------------------------------------------------------------------
-
-    def blocks_came(self, attachment: Attachment, header: commands.Message, payload: memoryview) -> None:
-        """Verify a block and queue it."""
-        ordered = attachment.mode not in (DeliveryMode.QUEUE, DeliveryMode.SHARED)
-        progress = attachment.progress
-        start = progress.expected if ordered else 0
-        entries, lost = take_block(payload, header.salt, attachment.segment_id, start if ordered else -1)
-        if self.options.schema.evolves:
-            self._writers.check(entries)
-        self._pushed_messages += header.messages
-        self._pushed_bytes += len(payload)
-        begin = 0 if attachment.mode is DeliveryMode.QUEUE else max(start, progress.confirmed)
-        pushed = self._push(attachment, entries, header, begin)
-        if attachment.parked is None:
-            attachment.pushed += pushed
-        else:
-            self._credited_messages += header.messages  # counted as credited, until it is delivered after all
-            self._credited_bytes += len(payload)
-        if entries:
-            progress.arrive(attachment.gaps.skip(entries[-1].first_offset + entries[-1].count))
-        if lost is not None:  # its messages are lost with it, and only counted
-            self._credited_messages += max(header.messages - sum(e.count for e in entries), 0)
-            self._credited_bytes += len(payload) - sum(e.size for e in entries)
-            self._break_off(attachment, lost)
-        self._recount()
-        self._popped()  # messages for no receive are credited at once: nothing may ever be popped
-        self._wake()
-
-    def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
-        """Queue the messages of a block that are for this consumer; how many."""
-        queue = self._queue if attachment.parked is None else attachment.parked
-        return queue.push(entries, header.skip, header.redelivered, begin, attachment.progress.marks)
 
     def schemas_came(self) -> None:
         """The schemas of everything queued are known."""
         self._wake()
 
     # -- credit ----------------------------------------------------------------------------------------------
-
-    def _recount(self) -> None:
-        self._budget_share.set(held=self._pushed_bytes - self._credited_bytes, attachments=len(self.attachments))
 
     def _fit_windows(self) -> None:
         self._recount()
@@ -301,18 +240,6 @@ class Receiver(Receiving[V]):
         self._credited_bytes += size - self._queue.bytes
         self._recount()
         return dropped
-
-    def _popped(self) -> None:
-        """After every pop, on the loop."""
-        if self._owes_credit():
-            self._return_credit()
-
-    def _owes_credit(self) -> bool:
-        """Whether enough was consumed for a FLOW."""
-        messages = self._pushed_messages - self._queue.messages - self._credited_messages
-        size = self._pushed_bytes - self._queue.bytes - self._credited_bytes
-        enough = 4 * messages >= self._window_messages > 0  # 0: messages are counted elsewhere
-        return enough or 4 * size >= self._window_bytes
 
     def _return_credit(self) -> None:
         self._returning = False

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
+from engine._native.consume.receiving import Receives, Wait
 from engine.client.base.html import HtmlRecord
 from engine.client.base.options import check_count, check_timeout
 from engine.client.base.owned import Owned
@@ -76,27 +77,13 @@ class ConsumerStatistics(HtmlRecord):
     handler_failures: int
 
 
-class _Wait:
-    """A receive that waits. `future` ends with True when there may be a message, False at its timeout."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[bool]) -> None:
-        self.future = future
-
-    def wake(self, outcome: bool) -> None:
-        """End the future, once."""
-        if not self.future.done():
-            self.future.set_result(outcome)
-
-
-class Receiving(Owned, ABC, Generic[V]):
+class Receiving(Receives, Owned, ABC, Generic[V]):
     """Loop thread only, but for take_now()."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._starting = Starting(self._loop)
-        self._receives: deque[_Wait] = deque()
+        self._receives: deque[Wait] = deque()
         self._failure: EngineError | None = None
         self._paused = False
 
@@ -210,53 +197,11 @@ class Receiving(Owned, ABC, Generic[V]):
     def _no_messages(self) -> MessageBatch[V]:
         """An empty batch."""
 
-    def _popped(self) -> None:
-        """After every pop, on the loop."""
-
-    def _asked(self) -> None:
-        """A receive waits."""
-
-    # -- turns -----------------------------------------------------------------------------------------------
-
-    async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
-        """pop() once there is something, and all receives that came before are served."""
-        self._check_coming()
-        turn = _Wait(self._loop.create_future())
-        self._receives.append(turn)
-        self._asked()
-        timer = None if timeout is None else self._loop.call_later(timeout, turn.wake, False)
-        if timeout is None or self.waiting:
-            self._wake()
-        try:
-            while await turn.future:
-                found = pop()
-                if found is not None:
-                    self._popped()
-                    return found
-                self._check_coming()  # nothing would wake it any more
-                turn.future = self._loop.create_future()  # a take_now() was faster
-                self._asked()
-            return None
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._receives.remove(turn)
-            self._wake()
-            if self._receives:
-                self._asked()
-
-    def _wake(self) -> None:
-        """Wake the oldest receive if a message is queued."""
-        if self._receives and self.waiting:
-            self._receives[0].wake(True)
+    # -- the end ---------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
         """Raise AlreadyClosedError after close(). From any thread."""
         if isinstance(self._failure, AlreadyClosedError):
-            raise self._failure
-
-    def _check_open(self) -> None:
-        if self._failure is not None:
             raise self._failure
 
     def _check_open_in(self, scope: Scope) -> None:
@@ -266,10 +211,6 @@ class Receiving(Owned, ABC, Generic[V]):
         except EngineError as e:
             scope.fail(e)
             raise
-
-    def _check_coming(self) -> None:
-        """Raise the reason for which nothing more will arrive, if there is one."""
-        self._check_open()
 
     def fail(self, error: EngineError) -> None:
         """Nothing more arrives; receives raise this error once everything queued was received."""

@@ -10,19 +10,20 @@ from typing import Any
 
 from msgspec import UNSET
 
+from engine._native.consume.asked import by_segment, merged
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.entry_queue import EntryQueue
 from engine._native.consume.message import Message
 from engine._native.format.entry import Entry
 from engine.client.base.options import ConsumerOptions
-from engine.client.base.positions import Ack, Asked, by_segment, place_of, position_vector, without
+from engine.client.base.positions import Ack, Asked, place_of, position_vector, without
 from engine.client.consume.attachment import Attachment, AttachmentState, all_acknowledged
 from engine.client.consume.letter import LetterWriter
 from engine.client.consume.receiving import V
 from engine.client.consume.registration import Assigned, Registration
 from engine.client.consume.runs import StreamRuns
 from engine.client.consume.subscribed import SubscriptionConsumer
-from engine.client.consume.unconfirmed import Unconfirmed
+from engine.client.consume.unconfirmed import Begun, Unconfirmed
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
 from engine.client.transact.scope import InTransaction, Scope, scope_of
@@ -60,9 +61,7 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         # Segments that were not assigned to this consumer when an acknowledgement of theirs was tried in a transaction.
         self._concerned_there: dict[Scope, set[int]] = {}
         self._due_again: set[int] = set()  # of those, and of ones that were let go meanwhile: it was aborted
-        self._unconfirmed = Unconfirmed[Mapping[int, Asked]](
-            self._starting, lambda vector, lazy: self._send_acks(vector, None, lazy=lazy), _merged, self._hurry
-        )
+        self._unconfirmed = Unconfirmed[Mapping[int, Asked]](self._starting, self._begin_asked, merged, self._hurry)
 
     async def start(self) -> None:
         """Register with the topic's controller and attach to the segments it assigns."""
@@ -224,11 +223,11 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
 
     def _begin_acknowledge(
         self, x: Message[Any] | MessageId | MessageBatch[Any], transaction: InTransaction | None
-    ) -> Coroutine[Any, Any, None]:
+    ) -> Begun:
         vector = self.asked(x)
         if transaction is None:
             self._check_open()
-            return self._send_acks(vector, None)
+            return self._begin_asked(vector)
         scope = scope_of(transaction, self.pool)
         scope.check_open()
         self._check_open_in(scope)
@@ -238,7 +237,9 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         """acknowledge_cumulative() that nothing waits for: it is sent at once. flush() and close() wait until it is
         durable, and raise what became of it. Raises InvalidArgumentError, AlreadyClosedError.
         """
-        self.acknowledge_asked(self.asked(x))
+        asked = by_segment(position_vector(x, self._topic))
+        self._check_open()
+        self._unconfirmed.add(asked)
 
     def asked(self, x: Message[Any] | MessageId | MessageBatch[Any]) -> Mapping[int, Asked]:
         """What acknowledging `x` asks for. From any thread. Raises InvalidArgumentError."""
@@ -263,6 +264,36 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
 
     async def _acknowledge(self, vector: Mapping[int, Asked], scope: Scope | None) -> None:
         await self._send_acks(vector, scope)
+
+    def _begin_asked(self, vector: Mapping[int, Asked], lazy: bool = False) -> Begun:
+        """Send it at once."""
+        at_once = self._send_one_ack(vector, lazy=lazy)
+        return self._send_acks(vector, None, lazy=lazy) if at_once is None else at_once
+
+    def _send_one_ack(self, vector: Mapping[int, Asked], *, lazy: bool) -> asyncio.Future[None] | None:
+        """The usual case: one ACK says it all, and its answer ends it. None: it does not, or not now."""
+        if len(vector) != 1:
+            return None
+        ((segment_id, asked),) = vector.items()
+        attachment = self.attachments.get(segment_id)
+        if attachment is None or len(due := self._due(attachment, asked)) != 1:
+            return None
+        ack = due[0]
+
+        def finish(durable: bool, error: Exception | None) -> Coroutine[Any, Any, None] | None:
+            fenced = isinstance(error, FencedError)
+            if error is not None and not fenced:
+                raise error
+            if not durable and not fenced:
+                return self._hear_there({segment_id: ack.asked}, set())
+            self._is_acknowledged(attachment, ack)
+            if fenced:  # raised once: ids of later messages include it
+                raise self._fenced({segment_id})
+            return None
+
+        return attachment.acknowledge(
+            self._starting, finish, "cumulative", position=ack.position, buckets=ack.buckets, lazy=lazy
+        )
 
     def _send_acks(
         self, vector: Mapping[int, Asked], scope: Scope | None, *, lazy: bool = False
@@ -291,12 +322,18 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         for (attachment, ack), done in zip(due, settled, strict=True):
             if not done:
                 elsewhere.setdefault(attachment.segment_id, {}).update(ack.asked)
+        await self._hear_there(elsewhere, lost)
+
+    async def _hear_there(self, elsewhere: dict[int, Asked], lost: set[int]) -> None:
         lost |= await self._lost_there(elsewhere)
         if lost:
-            raise FencedError(
-                f"not acknowledged in the segments {sorted(lost)} of {self._topic}: they, or buckets of them, went to "
-                "another consumer, and what was not acknowledged before is delivered again there"
-            )
+            raise self._fenced(lost)
+
+    def _fenced(self, lost: set[int]) -> FencedError:
+        return FencedError(
+            f"not acknowledged in the segments {sorted(lost)} of {self._topic}: they, or buckets of them, went to "
+            "another consumer, and what was not acknowledged before is delivered again there"
+        )
 
     def owes(self, positions: Mapping[int, int]) -> bool:
         """Whether acknowledging this vector needs a broker."""
@@ -508,16 +545,6 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
 
     async def _leave(self) -> None:
         await self._registration.close()
-
-
-def _merged(one: Mapping[int, Asked], other: Mapping[int, Asked]) -> Mapping[int, Asked]:
-    """The larger position of each place."""
-    merged = {segment_id: dict(asked) for segment_id, asked in one.items()}
-    for segment_id, asked in other.items():
-        known = merged.setdefault(segment_id, {})
-        for bucket, position in asked.items():
-            known[bucket] = max(position, known.get(bucket, 0))
-    return merged
 
 
 async def _ended(started: asyncio.Future[None]) -> None:

@@ -40,7 +40,7 @@ class RangeAttachment(FileAttachment):
         self.progress.begin(files.offset, files.offset, None)
         self.progress.arrive(files.offset)
         if self.progress.expected < self.stop:
-            self._owner.pool.tasks.spawn(self._go_on(files, more), name=f"read {self.name}")
+            self.owner.pool.tasks.spawn(self._go_on(files, more), name=f"read {self.name}")
 
     async def _go_on(self, files: LocalFiles, more: Callable[[RangeAttachment], None]) -> None:
         try:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pyroaring import BitMap64
 
 from engine._native.format.crc32c import crc32c
+from engine._native.serve.cursors import Acked
 from engine.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -78,13 +79,14 @@ def stored_cursor(metadata: MetadataStore, record: Record) -> Cursor:
     return Cursor(metadata, record.key, position, acked, record.stat.version)
 
 
-class Cursor:
+class Cursor(Acked):
     """One subscription's cursor in one segment. One object per cursor at a time.
 
     `position` and `is_acked` include acknowledgements that are not saved yet.
     """
 
-    __slots__ = ("_acked", "_lease", "_position", "_record", "key")
+    __slots__ = ("_lease", "_record", "key")
+    above: BitMap64
 
     def __init__(
         self,
@@ -101,27 +103,22 @@ class Cursor:
         """`pieces`: the name of the pieces in which it is stored; "" for none."""
         self.key = key
         self._lease = lease
-        self._position = position
-        self._acked = acked
+        self.position = position
+        self.above = acked
         self._record = SavedRecord(metadata, key, version, self._image, lease, pieces=pieces, pace=pace)
 
     def _image(self) -> bytes:
-        return pack(self._position, self._acked, 0 if self._lease is None else self._lease.term)
-
-    @property
-    def position(self) -> int:
-        """The first offset that is not acknowledged."""
-        return self._position
+        return pack(self.position, self.above, 0 if self._lease is None else self._lease.term)
 
     @property
     def acked_count(self) -> int:
         """The number of offsets acknowledged above the position."""
-        return len(self._acked)
+        return len(self.above)
 
     @property
     def acked_end(self) -> int:
         """The end of what is acknowledged."""
-        return max(self._position, self._acked.max() + 1) if self._acked else self._position
+        return max(self.position, self.above.max() + 1) if self.above else self.position
 
     @property
     def unsaved(self) -> bool:
@@ -130,46 +127,46 @@ class Cursor:
 
     def is_acked(self, offset: int) -> bool:
         """Whether the message at an offset is acknowledged."""
-        return offset < self._position or offset in self._acked
+        return offset < self.position or offset in self.above
 
     def unacked(self, start: int, stop: int) -> list[tuple[int, int]]:
         """The runs [start, stop) of offsets not acknowledged inside [start, stop)."""
-        start = max(start, self._position)
+        start = max(start, self.position)
         if start >= stop:
             return []
-        if not self._acked:
+        if not self.above:
             return [(start, stop)]
         missing = BitMap64()
         missing.add_range(start, stop)
-        missing -= self._acked
+        missing -= self.above
         return _runs(missing)
 
     def backlog(self, end_offset: int) -> int:
         """The number of offsets below `end_offset` that are not acknowledged."""
-        above = self._acked.rank(end_offset - 1) if self._acked and end_offset > 0 else 0
-        return max(0, end_offset - self._position - above)
+        above = self.above.rank(end_offset - 1) if self.above and end_offset > 0 else 0
+        return max(0, end_offset - self.position - above)
 
     def waiting(self, first: int, end: int, hidden: Callable[[int, int], BitMap64 | None]) -> int:
         """The messages in [first, end) that are not acknowledged. `hidden(start, stop)`: offsets without a message."""
         gone = self.backlog(first)  # deleted by retention, perhaps before the subscription was made
         unacknowledged = max(0, self.backlog(end) - gone)
-        without = hidden(max(first, self._position), end) if unacknowledged else None
+        without = hidden(max(first, self.position), end) if unacknowledged else None
         return unacknowledged if without is None else unacknowledged - self.unacked_of(without, end)
 
     def position_over(self, hidden: BitMap64) -> int:
         """The first offset that is neither acknowledged nor in `hidden`."""
-        if self._position not in hidden:
-            return self._position
+        if self.position not in hidden:
+            return self.position
         missing = BitMap64()
-        missing.add_range(self._position, max(hidden.max(), self.acked_end) + 2)
-        return int((missing - hidden - self._acked).min())
+        missing.add_range(self.position, max(hidden.max(), self.acked_end) + 2)
+        return int((missing - hidden - self.above).min())
 
     def unacked_of(self, offsets: BitMap64, stop: int) -> int:
         """The number of these offsets below `stop` that are not acknowledged."""
-        if stop <= self._position:
+        if stop <= self.position:
             return 0
-        there = offsets.range_cardinality(self._position, stop)
-        return there - offsets.intersection_cardinality(self._acked) if there and self._acked else there
+        there = offsets.range_cardinality(self.position, stop)
+        return there - offsets.intersection_cardinality(self.above) if there and self.above else there
 
     def ack_cumulative(self, position: int, *, lazy: bool = False) -> asyncio.Future[None]:
         """Acknowledge everything below `position`; the future is done when that is durable. Never moves back.
@@ -178,9 +175,9 @@ class Cursor:
         The future may fail with FencedError (another owner saved the cursor), StorageError or an error of the metadata
         store, AlreadyClosedError.
         """
-        changed = position > self._position and not self._record.refuses
+        changed = position > self.position and not self._record.refuses
         if changed:
-            self._position = position
+            self.position = position
             self._fold()
         return self._record.save(changed, lazy)
 
@@ -188,58 +185,58 @@ class Cursor:
         self, ranges: Iterable[tuple[int, int]], below: int = 0, *, lazy: bool = False
     ) -> asyncio.Future[None]:
         """Acknowledge runs [start, stop) of offsets, and all `below`; the future is done when that is durable."""
-        before = (self._position, len(self._acked))
+        before = (self.position, len(self.above))
         if not self._record.refuses:
-            self._position = max(self._position, below)
+            self.position = max(self.position, below)
             for start, stop in ranges:
                 if start < 0 or stop < start:
                     raise InvalidArgumentError(
                         f"offsets to acknowledge must be [start, stop) with 0 <= start <= stop, got [{start}, {stop})"
                     )
-                if stop > self._position:
-                    self._acked.add_range(start if start > self._position else self._position, stop)
+                if stop > self.position:
+                    self.above.add_range(start if start > self.position else self.position, stop)
             self._fold()
-        return self._record.save(before != (self._position, len(self._acked)), lazy)
+        return self._record.save(before != (self.position, len(self.above)), lazy)
 
     def ack_set(self, offsets: BitMap64, below: int = 0, *, lazy: bool = False) -> asyncio.Future[None]:
         """Acknowledge a set of offsets, and all `below`; the future is done when that is durable."""
-        before = (self._position, len(self._acked))
+        before = (self.position, len(self.above))
         if not self._record.refuses:
-            self._position = max(self._position, below)
-            self._acked |= offsets
+            self.position = max(self.position, below)
+            self.above |= offsets
             self._fold()
-        return self._record.save(before != (self._position, len(self._acked)), lazy)
+        return self._record.save(before != (self.position, len(self.above)), lazy)
 
     def pass_gaps(self, gaps: Iterable[tuple[int, int]]) -> None:
         """Count runs [start, stop) of offsets without messages as acknowledged. Saved with the next change."""
         for start, stop in gaps:
-            if stop > self._position:
-                self._acked.add_range(max(start, self._position), stop)
+            if stop > self.position:
+                self.above.add_range(max(start, self.position), stop)
         self._fold()
 
     def _fold(self) -> None:
         """Move the position over the acknowledged offsets directly above it."""
-        acked = self._acked
+        acked = self.above
         if not acked:
             return
-        if acked.min() < self._position:
-            acked.remove_range(0, self._position)
-        if acked and self._position in acked:
+        if acked.min() < self.position:
+            acked.remove_range(0, self.position)
+        if acked and self.position in acked:
             last = acked.max()
-            run = acked.range_cardinality(self._position, last + 1)
-            if run == last + 1 - self._position:
-                self._position = last + 1
+            run = acked.range_cardinality(self.position, last + 1)
+            if run == last + 1 - self.position:
+                self.position = last + 1
                 acked.clear()
                 return
-            self._position = self._end_of_run(self._position, last)
-            acked.remove_range(0, self._position)
+            self.position = self._end_of_run(self.position, last)
+            acked.remove_range(0, self.position)
 
     def _end_of_run(self, start: int, last: int) -> int:
         """The first offset after `start` that is not acknowledged, by bisection."""
         low, high = start + 1, last + 1
         while low < high:
             middle = (low + high) // 2
-            if self._acked.range_cardinality(start, middle + 1) == middle + 1 - start:
+            if self.above.range_cardinality(start, middle + 1) == middle + 1 - start:
                 low = middle + 1
             else:
                 high = middle
@@ -254,14 +251,14 @@ class Cursor:
 
     async def settled(self) -> int:
         """Wait until the position is durable, and return it. Raises as an acknowledgement does."""
-        position = self._position
+        position = self.position
         await self._record.save(False)
         return position
 
     async def seek(self, position: int) -> None:
         """Move the cursor to a position, forwards or back, and clear what was acknowledged above it. Durable."""
         if not self._record.refuses:
-            self._position, self._acked = position, BitMap64()
+            self.position, self.above = position, BitMap64()
         await self._record.save(True)
 
     async def close(self) -> None:

@@ -69,7 +69,7 @@ class Gaps:
     If nothing was appended between two crashes, the empty file between two gaps is passed over: they are one run.
     """
 
-    __slots__ = ("_runs",)
+    __slots__ = ("runs",)
 
     def __init__(self, files: Iterable[LogFile] = (), next_file: tuple[int, int] = (0, 0)) -> None:
         """Of consecutive files; what lies before the first of them is retention's, and no gap.
@@ -79,32 +79,32 @@ class Gaps:
         begins = [(f.previous_end, f.first_offset) for f in files][1:]
         if next_file not in begins:
             begins.append(next_file)
-        self._runs = tuple(_joined((end, first) for end, first in sorted(begins) if end < first))
+        self.runs = tuple(_joined((end, first) for end, first in sorted(begins) if end < first))
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(self._runs)
+        return iter(self.runs)
 
     def skip(self, offset: int) -> int:
         """The offset itself, or the end of the gap that it lies in."""
-        for start, stop in self._runs:
+        for start, stop in self.runs:
             if start <= offset < stop:
                 return stop
         return offset
 
     def before(self, offset: int) -> int:
         """The offset itself, or the start of the gap that ends there: the end of the messages below it."""
-        return next((start for start, stop in self._runs if stop == offset), offset)
+        return next((start for start, stop in self.runs if stop == offset), offset)
 
     def count(self, start: int, stop: int) -> int:
         """The number of offsets of [start, stop) in gaps."""
-        return sum(max(0, min(end, stop) - max(first, start)) for first, end in self._runs)
+        return sum(max(0, min(end, stop) - max(first, start)) for first, end in self.runs)
 
     def within(self, start: int, stop: int) -> BitMap64 | None:
         """The offsets of [start, stop) in gaps. None: there are none."""
-        if not self._runs:
+        if not self.runs:
             return None
         found = BitMap64()
-        for first, end in self._runs:
+        for first, end in self.runs:
             if max(first, start) < min(end, stop):
                 found.add_range(max(first, start), min(end, stop))
         return found or None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine._native.format.crc32c import crc32c
 from engine._native.serve import log
+from engine._native.serve.blocks import Block
 from engine.errors import CorruptionError
 from engine.limits import KIB, LOG_INDEX_BYTES_STEP, MIB
 from engine.model.identity import Identity
@@ -44,28 +44,6 @@ class SyncFailed(Exception):
         self.error = error
 
 
-@dataclass(slots=True)
-class Block:
-    """Whole entries, back to back, as in one file; the unit that readers get. `parts`: where they are in memory."""
-
-    parts: list[memoryview]
-    salt: int
-    first_offset: int  # of the first entry, which may lie before the offset that was asked for
-    next_offset: int  # after the last
-    messages: int
-
-    @property
-    def data(self) -> memoryview:
-        """All entries in one buffer; joined at the first use."""
-        if len(self.parts) > 1:
-            self.parts = [memoryview(b"".join(self.parts))]
-        return self.parts[0]
-
-    @property
-    def size(self) -> int:
-        return sum(map(len, self.parts))
-
-
 def sync(file: File) -> None:
     """Sync. Raises SyncFailed, so that it is not taken for a failed write and retried."""
     try:
@@ -85,6 +63,7 @@ class LogFile:
         "directory",
         "end_offset",
         "end_position",
+        "first_offset",
         "handle",
         "index",
         "last_time_ms",
@@ -92,6 +71,7 @@ class LogFile:
         "origin",
         "path",
         "pins",
+        "salt",
         "snapshot",
         "window",
         "witness",
@@ -112,6 +92,8 @@ class LogFile:
         self.directory = directory
         self.path = f"{directory}/{file_name(opening)}"
         self.opening = opening
+        self.salt = opening.salt
+        self.first_offset = opening.first_offset  # of its first entry, or of the first that it will have
         self.origin = origin
         self.snapshot: bytes | None = snapshot  # dropped once it is in the file
         # Its end. Of the active file: the end of what readers may see.
@@ -129,15 +111,6 @@ class LogFile:
         # What of it is in the page cache; see page_cache.py. `count_at`: once it has grown so far, it is counted again.
         self.window: Window | None = None
         self.count_at = NEVER
-
-    @property
-    def salt(self) -> int:
-        return self.opening.salt
-
-    @property
-    def first_offset(self) -> int:
-        """The offset of its first entry, or of the first that it will have."""
-        return self.opening.first_offset
 
     @property
     def is_empty(self) -> bool:

@@ -14,11 +14,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine._native.serve import log
+from engine._native.serve.blocks import Block
 from engine.errors import CorruptionError
 from engine.limits import LOG_INDEX_BYTES_STEP
 from engine.storage.file.format import HEADER_SIZE_MAX, Footer, Header, Opening
 from engine.storage.file.index import Index
-from engine.storage.file.logfile import Block
 from engine.storage.objects.cache import ObjectCache
 from engine.storage.objects.names import read_index, shared_of
 from engine.storage.objects.ports import ObjectMissingError

@@ -1,0 +1,13 @@
+"""Readers that wait for messages to become durable."""
+
+from collections.abc import Callable
+
+WOKEN_PER_TURN: int
+
+class Waiter:
+    def cancel(self) -> None: ...
+
+class Waiters:
+    def __init__(self) -> None: ...
+    def add(self, offset: int, call: Callable[[], object], *, done: bool = False) -> Waiter: ...
+    def wake(self, below: int | None = None) -> None: ...
