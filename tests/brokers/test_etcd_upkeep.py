@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,7 +109,8 @@ async def fill(store: EtcdMetadataStore) -> None:
 async def test_an_etcd_without_a_majority_is_what_the_check_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EtcdMetadataStore.open.__func__, "__kwdefaults__", {"timeout": 1.0, "writes": True})
+    opening: Any = EtcdMetadataStore.open
+    monkeypatch.setattr(opening.__func__, "__kwdefaults__", {"timeout": 1.0, "writes": True})
     server = Etcd(tmp_path, 3)
     try:
         await asyncio.to_thread(server.start)

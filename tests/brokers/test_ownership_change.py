@@ -177,7 +177,7 @@ async def test_r2_r14_a_session_that_is_fenced_in_that_moment_writes_nothing(cha
         await change.inner.put(log, b"fenced")
         return {log: found.stat.version}
 
-    change.also = also  # type: ignore[method-assign]
+    change.also = also  # type: ignore[assignment,method-assign]
     with pytest.raises(NotOwnerError, match="was fenced"):
         await change.run(owned)
     assert (await change.owner()).objects is None
