@@ -180,7 +180,7 @@ class Producer(Generic[T_contra]):
         """Enqueue many messages at once, waiting for room where needed. Failures surface as with send_nowait.
 
         `values`, `keys`: sequences of equal length: lists, NumPy arrays (bytes, object, 2-D uint8) or Arrow arrays
-        (binary, string, large ones, chunked). `event_times`: NumPy int64 or datetime64[ms], or Arrow, milliseconds
+        (binary, string, large ones, chunked, dictionaries). `event_times`: NumPy int64 or datetime64[ms], or Arrow, ms
         since 1970. `properties`: a list of mappings of text to text, or None, or an Arrow array of maps. Raises
         InvalidArgumentError, MessageTooLargeError, TransactionConflictError when the transaction has ended;
         TimeoutError when no room came free within `send_timeout`.

@@ -300,8 +300,9 @@ class AsyncProducer(Owned, Generic[T_contra]):
         """Enqueue many messages at once, waiting for room where needed. Failures surface as with send_nowait.
 
         `values`, `keys`: sequences of equal length: lists, NumPy arrays (bytes, object, 2-D uint8) or Arrow arrays
-        (binary, string, large ones, chunked). `event_times`: NumPy int64 or datetime64[ms], or Arrow. `properties`: a
-        list of mappings of text to text, or None, or an Arrow array of maps. Raises InvalidArgumentError.
+        (binary, string, large ones, chunked, dictionaries). `event_times`: NumPy int64 or datetime64[ms], or Arrow.
+        `properties`: a list of mappings of text to text, or None, or an Arrow array of maps. Raises
+        InvalidArgumentError.
         """
         return self._start_columns(lambda: self._columns_of(values, keys, event_times, properties), transaction)
 
