@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine._native.serve.undecided import Gathering, HeldWrites, Span, Undecided, Write
+from engine._native.serve.held import Gathering, HeldWrites
+from engine._native.serve.undecided import Span, Undecided, Write
 from engine.broker.transactions.append import TransactionalAppend
 from engine.broker.transactions.writes import PendingWrite, parts_of, recording_of_writes
 from engine.control.transactions.operations import NOTHING, operations_in, recording_of

@@ -3,6 +3,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
+from engine._native.serve.held cimport Gathering
 from engine._native.serve.landings cimport Landings
 
 # The sequence ids `low` to `high`, inclusive, of one producer.
@@ -50,25 +51,6 @@ cdef class FrameCounts:
     cdef int wake(self) except -1
     cdef int go_on(self) except -1
     cdef int over(self, bint failed) except -1
-
-# The writes of one transaction without a record.
-cdef class HeldWrites:
-    cdef readonly object number           # of the transaction
-    cdef public bint held                 # by a commit
-    cdef public list writes
-    cdef bint mixed                       # they may be of several connections
-
-    cpdef add(self, writer)
-    cdef list theirs(self, object sends)
-
-# The writes of all transactions without a record.
-cdef class Gathering:
-    cdef readonly dict gathered           # HeldWrites by transaction
-    cdef Py_ssize_t parts_max
-
-    cpdef gather(self, number, writer)
-
-cdef object sends_of(object writer)
 
 # A write that can be decided once it is both durable and recorded.
 cdef class PendingWrite:

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from engine._native.serve.undecided import Gathering, HeldWrites
+from engine._native.serve.held import Gathering, HeldWrites
 from engine.aio.bag import Bag
 from engine.aio.histogram import Histogram
 from engine.control.transactions.operations import (
