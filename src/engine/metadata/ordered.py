@@ -15,7 +15,7 @@ from engine._native.records.ordered import SortedItems
 T = TypeVar("T", str, tuple[str, str])
 
 _CHUNK_SIZE_MAX = 1024
-_UNSORTED_MAX = 4096  # additions, and as many removals: what is removed within a second of a busy broker has no place
+_UNSORTED_MAX = 512  # additions, and as many removals; a read sorts those of its range, and looks at all
 _SORTED_AT_ONCE = 64  # some tenths of a millisecond
 
 
