@@ -16,6 +16,8 @@ back, which costs about a tenth of what the broker does.
     publish   the public client: publish one message and await its receipt, then the next
     client    the public client: publish one message, receive it, acknowledge without waiting, then the next
     queue     the same through a queue consumer
+    unacked, unacked-queue
+              the same two without acknowledgements, of which there are more or fewer from run to run
     clients   the public client: 64 publishers with one message outstanding each
 """
 
@@ -62,6 +64,8 @@ COUNTS = {
     "publish": 3_000,
     "client": 3_000,
     "queue": 3_000,
+    "unacked": 3_000,
+    "unacked-queue": 3_000,
     "clients": 300,
 }
 CALLGRIND_COUNTS = {
@@ -71,6 +75,8 @@ CALLGRIND_COUNTS = {
     "publish": 300,
     "client": 300,
     "queue": 300,
+    "unacked": 300,
+    "unacked-queue": 300,
     "clients": 20,
 }
 CALL_COUNTS = {
@@ -80,9 +86,21 @@ CALL_COUNTS = {
     "publish": 1_024,
     "client": 1_024,
     "queue": 1_024,
+    "unacked": 1_024,
+    "unacked-queue": 1_024,
     "clients": 16,
 }
-ENTRIES = {"alone": 1, "crowd": CROWD, "pipeline": CROWD, "publish": 1, "client": 1, "queue": 1, "clients": CROWD}
+ENTRIES = {
+    "alone": 1,
+    "crowd": CROWD,
+    "pipeline": CROWD,
+    "publish": 1,
+    "client": 1,
+    "queue": 1,
+    "unacked": 1,
+    "unacked-queue": 1,
+    "clients": CROWD,
+}
 
 
 class Raw(asyncio.BufferedProtocol):
@@ -203,7 +221,7 @@ async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
                     await producer.send(VALUE, key=b"k0000007")
 
         else:
-            if way == "queue":
+            if way.endswith("queue"):
                 queue = await client.queue_consumer(TOPIC, "s", initial_position="earliest")
                 receive, acknowledge = queue.receive, queue.acknowledge_nowait
             else:
@@ -213,7 +231,9 @@ async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
             async def run(count: int) -> None:
                 for _ in range(count):
                     sent = producer.send(VALUE, key=b"k0000007")
-                    acknowledge(await receive())
+                    message = await receive()
+                    if not way.startswith("unacked"):
+                        acknowledge(message)
                     await sent
 
         await run(WARM // ENTRIES[way] + 1)

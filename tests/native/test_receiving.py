@@ -15,6 +15,7 @@ from engine._native.consume.asked import by_segment, merged, vector_of
 from engine._native.consume.entry_queue import EntryQueue
 from engine._native.consume.receiving import Arriving, Holdings, Inbox, Reached, Skipped, Wait
 from engine._native.consume.receiving import Share as NativeShare
+from engine.client.consume.receiving import Receiving
 from engine.errors import AlreadyClosedError, CorruptionError
 from engine.model.positions import bucket_position
 from tests.kit.fake_entries import SALT, block
@@ -84,6 +85,8 @@ class Consumer(Inbox):
         self._budget_share = NativeShare(self.holdings)
         self.attachments = {1: Attached(self)}
         self.credited: list[tuple[int, int]] = []
+
+    _in_turn: Any = Receiving._in_turn
 
     def _return_credit(self) -> None:
         messages, size = self._queue.take_credit().get(1, (0, 0))

@@ -7,6 +7,7 @@ from libc.stdint cimport int64_t
 @cython.final
 cdef class Wait:
     cdef public object future             # ends with True when there may be a message, False at its timeout
+    cdef object timer                     # of its timeout; None: it has none
 
     cpdef wake(self, bint outcome)
 

@@ -1,12 +1,9 @@
 """Receives and blocks of one consumer: what repeats with each message."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from engine._native.format.entry import Entry
-
-T = TypeVar("T")
 
 class Wait:
     future: asyncio.Future[bool]
@@ -52,7 +49,8 @@ class Arriving:
     def other_received(self, header: Any) -> None: ...
 
 class Receives:
-    async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None: ...
+    def _begin_turn(self, timeout: float | None) -> Wait: ...
+    def _end_turn(self, turn: Wait) -> None: ...
     def _wake(self) -> None: ...
     def _check_open(self) -> None: ...
     def _check_coming(self) -> None: ...

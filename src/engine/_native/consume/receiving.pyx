@@ -105,35 +105,29 @@ cdef class Arriving:
 cdef class Receives:
     """Receives that wait, in the order of their arrival. Loop thread only."""
 
-    async def _in_turn(self, pop, timeout):
-        """pop() once there is something, and all receives that came before are served."""
+    def _begin_turn(self, timeout):
+        """A receive waits, behind all that came before."""
         cdef Wait turn
         self._check_coming()
         loop = self._loop
         turn = Wait(loop.create_future())
-        receives = self._receives
-        receives.append(turn)
+        self._receives.append(turn)
         self._asked()
-        timer = None if timeout is None else loop.call_later(timeout, turn.wake, False)
+        if timeout is not None:
+            turn.timer = loop.call_later(timeout, turn.wake, False)
         if timeout is None or self.waiting:
             self._wake()
-        try:
-            while await turn.future:
-                found = pop()
-                if found is not None:
-                    self._popped()
-                    return found
-                self._check_coming()  # nothing would wake it any more
-                turn.future = loop.create_future()  # a take_now() was faster
-                self._asked()
-            return None
-        finally:
-            if timer is not None:
-                timer.cancel()
-            receives.remove(turn)
-            if receives:
-                self._wake()
-                self._asked()
+        return turn
+
+    def _end_turn(self, Wait turn not None):
+        """It waits no more: the next one may go on."""
+        receives = self._receives
+        if turn.timer is not None:
+            turn.timer.cancel()
+        receives.remove(turn)
+        if receives:
+            self._wake()
+            self._asked()
 
     def _wake(self):
         """Wake the oldest receive if a message is queued."""

@@ -543,7 +543,7 @@ cdef class LogEnd:
         raise NotImplementedError
 
     def gone(self):
-        """The error of whoever comes after it was closed."""
+        """The error of what comes after it was closed."""
         raise NotImplementedError
 
     def acknowledge_duplicates(self, waiter, list places):

@@ -404,7 +404,7 @@ cdef class QueueOutlets:
 
     cpdef deal(self, Block block, int64_t start):
         """Deal the block's entries, beginning with the one that contains `start`."""
-        if start < <int64_t>block.first_offset:  # retention has deleted what was before, or it is a gap: that is checked
+        if start < <int64_t>block.first_offset:  # retention has deleted what was before, or it is a gap
             self.replay.remove_range(start, block.first_offset)
             start = block.first_offset
             self.next_offset = max(self.next_offset, start)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
@@ -196,6 +196,22 @@ class Receiving(Receives, Owned, ABC, Generic[V]):
     @abstractmethod
     def _no_messages(self) -> MessageBatch[V]:
         """An empty batch."""
+
+    async def _in_turn(self, pop: Callable[[], T | None], timeout: float | None) -> T | None:
+        """pop() once there is something, and all receives that came before are served."""
+        turn = self._begin_turn(timeout)
+        try:
+            while await turn.future:
+                found = pop()
+                if found is not None:
+                    self._popped()
+                    return found
+                self._check_coming()  # nothing would wake it any more
+                turn.future = self._loop.create_future()  # a take_now() was faster
+                self._asked()
+            return None
+        finally:
+            self._end_turn(turn)
 
     # -- the end ---------------------------------------------------------------------------------------------
 
