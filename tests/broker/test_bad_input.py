@@ -129,6 +129,9 @@ async def test_numbers_out_of_any_range_are_refused_or_clamped(peer: Peer, segme
     for position in (HUGE, -HUGE):
         with pytest.raises(InvalidArgumentError):
             await peer.ack(lone, position=position)
+    for window in (2**63, HUGE, -HUGE):
+        for consumer in (reader, queue, lone):
+            peer.send(Command.FLOW, {"consumer_id": consumer, "messages": 1, "bytes": 1, "window": window})
     await peer.ask(Command.CLOSE_CONSUMER, consumer_id=reader)
 
 

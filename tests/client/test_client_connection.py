@@ -77,18 +77,24 @@ async def test_those_who_wait_for_a_connection_share_the_attempt_and_its_outcome
         await pool.get()
 
 
-async def test_the_delay_after_failures_grows_and_is_reset_by_a_success(broker: FakeBroker):
+async def test_the_delay_after_failures_grows_and_is_reset_by_a_success(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+):
     pool = pool_of(broker)
     broker.reachable = False
-    loop = asyncio.get_running_loop()
-    took = []
+    delays, sleep = [0.0], asyncio.sleep
+
+    async def counted(delay: float, *args: Any) -> Any:
+        delays[-1] += delay
+        return await sleep(delay, *args)
+
+    monkeypatch.setattr(asyncio, "sleep", counted)
     for _ in range(4):
-        start = loop.time()
         with pytest.raises(ConnectError):
             await pool.get()
-        took.append(loop.time() - start)
-    assert took[0] < 0.01
-    assert took[3] >= 0.04
+        delays.append(0.0)
+    assert delays[0] == 0
+    assert delays[3] >= 0.04
     broker.reachable = True
     await pool.get()
     assert not pool._backoffs

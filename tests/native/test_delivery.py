@@ -174,6 +174,12 @@ def test_room_for_messages(window: int, paced: bool, messages: int, room: bool):
     assert outlet.has_room_for(messages) is room
 
 
+def test_what_an_outlet_sent_is_counted_by_a_tally():
+    outlet = Outlet(None, 1, None, None, SimpleNamespace, Tally(lambda: 0.0), Tally(lambda: 0.0))
+    with pytest.raises(TypeError):
+        outlet.sent = SimpleNamespace()
+
+
 class Pool(Outgoing):
     def __init__(self) -> None:
         super().__init__(0, ReadTurns(deque(), lambda: False))
@@ -214,3 +220,21 @@ async def test_unsent_bytes_count_when_they_change_and_less_only_while_there_is_
         peer.stream.unsent_bytes, pool.timer = unsent, timer
         pool.note(peer)
     assert pool.counted == [5, 3, 9]
+
+
+async def test_one_whose_turn_fails_takes_none_from_the_others():
+    class Failing(Peer):
+        def take_turn(self) -> None:
+            raise ZeroDivisionError
+
+    pool, last = Pool(), Peer()
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+    for peer in (Failing(), last):
+        pool.queue(peer)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    pool.queue(last)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert (last.turns, [type(e) for e in failures]) == ("WTWT", [ZeroDivisionError])

@@ -5,14 +5,14 @@ A place is a segment, or one bucket of a shared one (model/positions.py). Plain 
 `tests/reference/receiving_reference.py`.
 """
 from engine._native.consume.message cimport Message, Origin
-from libc.stdint cimport uint64_t
+from libc.stdint cimport INT64_MAX, int64_t
 
 # As in model/positions.py. Users store these numbers in message ids: do not change.
 cdef enum:
     BUCKET_BITS = 10
 
-cdef uint64_t SEGMENT_MASK = (<uint64_t> 1 << 52) - 1
-cdef uint64_t LAST = (<uint64_t> 1 << 63) - 1
+cdef int64_t SEGMENT_MASK = (<int64_t> 1 << 52) - 1
+cdef int64_t LAST = INT64_MAX
 
 
 def vector_of(Message message not None):
@@ -26,7 +26,7 @@ def vector_of(Message message not None):
 def by_segment(vector):
     """{segment: {bucket, or None for the segment as a whole: position}} of a position vector."""
     cdef dict found = {}, asked
-    cdef uint64_t place, segment_id
+    cdef int64_t place, segment_id
     for place, position in vector.items():
         segment_id, bucket = place, None
         if place >> 62 == 1 and place != LAST:

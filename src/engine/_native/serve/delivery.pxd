@@ -2,7 +2,7 @@
 """Blocks on their way from a segment to a consumer."""
 from engine._native.serve.cursors cimport Acked
 from engine._native.serve.blocks cimport Block
-from engine._native.serve.meters cimport Buckets
+from engine._native.serve.meters cimport Buckets, Tally
 from engine._native.serve.readers cimport BlockReader, ReadTurns
 from libc.stdint cimport int64_t
 
@@ -43,11 +43,12 @@ cdef class Outlet:
     cdef public int64_t window
     cdef public bint paced
     # Sent to all consumers of the subscription, and to this one alone.
-    cdef readonly object out
-    cdef public object sent
+    cdef readonly Tally out
+    cdef public Tally sent
 
     cdef bint is_ready(self) except -1
-    cdef bint has_room(self, int64_t messages) noexcept
+    cpdef bint has_room_for(self, int64_t messages) noexcept
+    cpdef bint may_exceed(self, int64_t messages) noexcept
     cdef int send(self, object data, object salt, int64_t messages, object skip, object redelivered) except -1
 
 # One that reads a segment alone and in order.

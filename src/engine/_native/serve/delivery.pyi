@@ -51,7 +51,7 @@ class Outlet:
     window: int
     paced: bool
     name: str
-    sent: Any
+    sent: Tally
     attendance: Any
     seeks: int
     @property
@@ -61,7 +61,7 @@ class Outlet:
     @property
     def hosted(self) -> Any: ...
     @property
-    def out(self) -> Any: ...
+    def out(self) -> Tally: ...
     @property
     def ready(self) -> bool: ...
     def __init__(
@@ -75,6 +75,7 @@ class Outlet:
         sent: Tally,
     ) -> None: ...
     def has_room_for(self, messages: int) -> bool: ...
+    def may_exceed(self, messages: int) -> bool: ...
     def send_block(
         self,
         data: Any,

@@ -98,13 +98,15 @@ cdef class Outgoing:
     def _next_turn(self):
         cdef Py_ssize_t left = len(self.waiting)
         self.spent = 0
-        while left and self.spent <= self.budget():
-            left -= 1
-            connection, _ = self.waiting.popitem(last=False)
-            connection.take_turn()
-        self.in_turn = False
-        if len(self.waiting) or self.spent > 0:
-            self.begin_turn()
+        try:
+            while left and self.spent <= self.budget():
+                left -= 1
+                connection, _ = self.waiting.popitem(last=False)
+                connection.take_turn()
+        finally:  # those that wait have their turns also where one has failed
+            self.in_turn = False
+            if len(self.waiting) or self.spent > 0:
+                self.begin_turn()
 
     def count(self, connection, unsent):
         """Its unsent bytes are others than they were; for heirs."""
@@ -158,12 +160,13 @@ cdef class Outlet:
     cdef bint is_ready(self) except -1:
         return self.messages_credit > 0 and self.bytes_credit > 0 and not self.closed and self.connection.writable
 
-    def has_room_for(self, int64_t messages):
-        """Whether so many may be sent to it at once: a fast consumer gets whole blocks."""
-        return self.has_room(messages)
+    cpdef bint has_room_for(self, int64_t messages) noexcept:
+        """Whether so many may be sent to it at once."""
+        return messages <= self.messages_credit or self.may_exceed(messages)
 
-    cdef bint has_room(self, int64_t messages) noexcept:
-        return messages <= self.messages_credit or self.window >= WIDE or (self.paced and 4 * messages <= self.window)
+    cpdef bint may_exceed(self, int64_t messages) noexcept:
+        """Whether so many may be sent without credit for all of them: a fast consumer gets whole blocks."""
+        return self.window >= WIDE or (self.paced and 4 * messages <= self.window)
 
     def send_block(self, data, salt, int64_t messages, skip=None, redelivered=None):
         """Send whole entries. `messages`: those not skipped. `skip`, `redelivered`: ranges [first, last(, count)]."""
@@ -174,8 +177,8 @@ cdef class Outlet:
         hosted = self.hosted
         self.messages_credit -= messages
         self.bytes_credit -= size
-        (<Tally>self.out).add(messages, size)
-        (<Tally>self.sent).add(messages, size)
+        self.out.add(messages, size)
+        self.sent.add(messages, size)
         hosted.sent_messages += messages
         hosted.sent_bytes += size
         if not redelivered:
@@ -420,7 +423,7 @@ cdef class QueueOutlets:
         cdef int64_t stop = block.next_offset
         if start != self.next_offset or start != <int64_t>block.first_offset or self.replay:
             return False
-        if not outlet.has_room(block.messages) or has_delays(block.joined()):
+        if not outlet.has_room_for(block.messages) or has_delays(block.joined()):
             return False
         if self.acked.position > start or self.acked.above or self.subscription.pending.offsets:
             if self.subscription.free(start, stop) != [(start, stop)]:

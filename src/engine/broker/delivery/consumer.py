@@ -76,7 +76,7 @@ class Consumer(Outlet, ABC):
         """The client has room for more. `window`: its present one, in messages, where that follows its pace."""
         self.paced = window is not None
         if window is not None:
-            self.window = max(window, 1)
+            self.window = min(max(window, 1), CREDIT_MAX)
         messages, size = min(max(messages, 0), CREDIT_MAX), min(max(size, 0), CREDIT_MAX)
         if self.attendance is not None and (throttle := self.attendance.throttle) is not None:
             throttle.ask(messages, size)

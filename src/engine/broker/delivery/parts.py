@@ -26,7 +26,6 @@ from engine._native.format.heads import Head, entry_heads
 from engine._native.format.offsets import range_set, runs
 from engine._native.serve.parts import OpenEntry
 from engine.broker.pools.open_entries import Closed, OpenEntries
-from engine.limits import ENTRY_MESSAGES_MAX
 from engine.wire.stream import Payload
 
 if TYPE_CHECKING:
@@ -42,11 +41,6 @@ Taken = list[tuple[Head, BitMap64]]  # entries of one block that follow each oth
 def messages_worth_a_part(entry: Head) -> int:
     """How many messages make a part that takes at most 1.5 times their share of the entry's bytes."""
     return -(-2 * _OVERHEAD * (entry.last + 1 - entry.first) // (entry.stop - entry.start))
-
-
-def may_exceed(messages: int, window: int, *, paced: bool) -> bool:
-    """Whether so many messages may be sent without credit for all of them: a fast consumer gets whole blocks."""
-    return window >= ENTRY_MESSAGES_MAX or (paced and 4 * messages <= window)
 
 
 def part_of(entry: Head, found: OpenEntry | Closed, credit: int, window: int, *, paced: bool) -> int:

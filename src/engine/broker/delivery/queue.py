@@ -40,7 +40,6 @@ from engine.broker.delivery.consumer import Consumer
 from engine.broker.delivery.delayed import Delays
 from engine.broker.delivery.parts import (
     Taken,
-    may_exceed,
     part_of,
     payload_of,
 )
@@ -301,7 +300,7 @@ class QueueDispatcher(QueueOutlets):
 
     def _take(self, wanted: BitMap64, block: Block, entry: Head, consumer: QueueConsumer, room: int) -> BitMap64:
         """The messages of an entry that the consumer gets; it has credit for `room`."""
-        if len(wanted) > room and not may_exceed(len(wanted), consumer.window, paced=consumer.paced):
+        if len(wanted) > room and not consumer.may_exceed(len(wanted)):
             found = self._opened.open(block, entry.start, entry.stop)
             most = part_of(entry, found, room, consumer.window, paced=consumer.paced)
             if len(wanted) > most:
