@@ -101,3 +101,16 @@ def test_the_model_calls_the_same_in_each_turn(seed: int):
                 assert woken == expected
 
     run_virtual(play())
+
+
+async def test_one_that_joins_again_while_it_is_called_is_called_in_the_next_turn():
+    waiters, calls = Waiters(), [0]
+
+    def again() -> None:
+        calls[0] += 1
+        waiters.add(0, again, done=True)
+
+    waiters.add(0, again, done=True)
+    for turn in range(1, 5):
+        await asyncio.sleep(0)
+        assert calls[0] == turn

@@ -54,5 +54,6 @@ class Staggered:
         if waiting:
             asyncio.get_running_loop().call_soon(self._turn_over)
         while waiting and self._left:
-            self._left -= 1
-            pass_on(*waiting.popleft())
+            work, waiter = waiting.popleft()
+            self._left -= not waiter.done()
+            pass_on(work, waiter)

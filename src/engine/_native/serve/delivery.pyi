@@ -51,7 +51,7 @@ class Outlet:
     window: int
     paced: bool
     name: str
-    sent: Tally
+    sent: Any  # a Tally; its heir has more
     attendance: Any
     seeks: int
     @property
@@ -61,7 +61,7 @@ class Outlet:
     @property
     def hosted(self) -> Any: ...
     @property
-    def out(self) -> Tally: ...
+    def out(self) -> Any: ...
     @property
     def ready(self) -> bool: ...
     def __init__(

@@ -73,11 +73,12 @@ cdef class Waiters:
         return 0
 
     def _wake_some(self):
-        cdef Py_ssize_t woken = 0
+        cdef Py_ssize_t woken = 0, left = len(self.due)
         cdef Waiter waiter
         self.scheduled = False
         try:
-            while self.due and woken < WOKEN:
+            while left and woken < WOKEN:  # those that join meanwhile are due in the next turn
+                left -= 1
                 waiter = self.due.popleft()
                 if waiter.call is not None:
                     call, waiter.call = waiter.call, None

@@ -328,9 +328,7 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         """acknowledge() that nothing waits for: it is sent at once. flush() and close() wait until it is durable, and
         raise what became of it. Raises InvalidArgumentError, AlreadyClosedError.
         """
-        found = offsets_of(x, self._topic)
-        self._check_open()
-        self._unconfirmed.add(found)
+        self.acknowledge_asked(self.asked(x))
 
     def asked(self, x: Acknowledgeable) -> dict[int, BitMap64]:
         """What acknowledging `x` asks for. From any thread. Raises InvalidArgumentError."""

@@ -237,9 +237,7 @@ class AsyncStreamConsumer(StreamRuns[V], SubscriptionConsumer[V]):
         """acknowledge_cumulative() that nothing waits for: it is sent at once. flush() and close() wait until it is
         durable, and raise what became of it. Raises InvalidArgumentError, AlreadyClosedError.
         """
-        asked = by_segment(position_vector(x, self._topic))
-        self._check_open()
-        self._unconfirmed.add(asked)
+        self.acknowledge_asked(self.asked(x))
 
     def asked(self, x: Message[Any] | MessageId | MessageBatch[Any]) -> Mapping[int, Asked]:
         """What acknowledging `x` asks for. From any thread. Raises InvalidArgumentError."""

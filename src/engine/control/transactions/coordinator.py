@@ -261,7 +261,7 @@ class TransactionCoordinator:
         return True
 
     async def collect(self, partitions: Sequence[int]) -> int:
-        """Delete transactions of these partitions, in ascending order, that nobody needs any more; their number.
+        """Delete transactions of these partitions, in ascending order, that are not needed any more; their number.
 
         That is, whose retention has passed and whose participants have applied what was decided.
         """
