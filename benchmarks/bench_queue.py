@@ -144,8 +144,8 @@ class Unacked:
             python, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        cursor = consumer._dispatcher._cursor  # what the compressed sets take is not Python's
-        return python + len(consumer.unacknowledged.serialize()) + len(cursor._acked.serialize())
+        cursor = consumer.subscription.cursor  # what the compressed sets take is not Python's
+        return python + len(consumer.unacknowledged.serialize()) + len(cursor.above.serialize())
 
     @staticmethod
     async def _of_client(acknowledged: range) -> int:

@@ -67,14 +67,14 @@ def test_retry_a_failed_sync(monkeypatch):
 
 
 def test_save_the_cursor_before_processing(monkeypatch):
-    send = LoneReader._send
+    pump = LoneReader.pump
 
-    def send_and_save(consumer, block):
-        send(consumer, block)
-        if consumer._subscription is not None:
-            consumer._subscription.cursor.ack_cumulative(block.next_offset)
+    def send_and_save(consumer):
+        pump(consumer)
+        if consumer.subscription is not None:
+            consumer.subscription.cursor.ack_cumulative(consumer.next_offset)
 
-    monkeypatch.setattr(LoneReader, "_send", send_and_save)
+    monkeypatch.setattr(LoneReader, "pump", send_and_save)
     assert flagged("O2", Plan(kinds=("kill",), messages=40, faults=3))
 
 

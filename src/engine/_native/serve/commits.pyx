@@ -530,11 +530,12 @@ cdef class LogEnd:
         return self.reader.read(offset, max_bytes, at_once) if block is None else block
 
     def call_when_durable(self, int64_t offset, call):
-        """call() once `offset` may be read, or never will be: the segment is sealed, failed or closed. It never is at
-        once. The result cancels.
+        """call() once `offset` may be read, or never will be: the segment is sealed or closed. Once more where it
+        fails, for those that wait then; behind that they wait for its close. It never is at once. The result cancels.
         """
-        ended = self.sealed or self.closed or self.failed is not None
-        return self.waiters.join(offset, call, ended or <uint64_t>offset < self.commit.durable_offset)
+        return self.waiters.join(
+            offset, call, self.sealed or self.closed or <uint64_t>offset < self.commit.durable_offset
+        )
 
     # What an heir does
 

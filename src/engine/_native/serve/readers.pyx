@@ -74,14 +74,12 @@ cdef class BlockReader:
         return block if gate is None else gate.cut(block)
 
     def wait(self, int64_t offset):
-        """Call step(None) when messages at `offset` are durable, or the segment has ended; never where it has failed."""
+        """Call step(None) when messages at `offset` are durable, or the segment has ended."""
         self.wait_at(offset)
 
     cdef int wait_at(self, int64_t offset) except -1:
         if self.pending is not None:
             self.check_idle()
-        if self.hosted.segment.failed is not None:
-            return 0  # nothing comes any more; its consumers are closed with the segment
         self.pending = self.hosted.segment.call_when_durable(offset, self._woken)
         self.waiting = True
         return 0
