@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.chaos.machine_round import Totals
+from tests.kit import etcd
 from tests.kit.programs import ROOT
 
 RESULTS = ROOT / "docs" / "results"
@@ -70,6 +71,7 @@ def page(totals: Totals, seeds: str, minutes: float) -> str:
         ("commit", commit()),
         ("date", today()),
         ("machine", machine()),
+        ("etcd", etcd.version()),
         ("seeds", seeds),
         ("length", f"{minutes:.1f} minutes, {totals.rounds} rounds"),
         ("**the checker found**", f"**{verdict}**"),

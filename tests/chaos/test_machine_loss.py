@@ -44,6 +44,7 @@ async def play(
     except (AssertionError, TimeoutError) as e:
         unreadable = machines.s3.unreadable()
         why = f"; the S3 server cannot read {unreadable} objects that it has stored" if unreadable else ""
+        why += f"; {differing}" if (differing := machines.etcd.disagreement()) else ""
         totals.violations.append(f"{seed}: L2: it did not end: {e!r}{why}")
     finally:
         totals.add(playing.history.events)

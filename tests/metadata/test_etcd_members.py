@@ -261,6 +261,17 @@ async def check(server: Etcd, seed: int, kills: int) -> int:
     return sum(len(checker.told) for checker in checkers) + added
 
 
+def test_members_with_different_records_are_told_from_those_that_agree(members: Etcd, tmp_path: Path) -> None:
+    members.ctl("put", "a", "b")
+    assert members.disagreement() == ""
+    (folder := tmp_path / "other").mkdir()
+    other = Etcd(folder)
+    members.members += other.members  # the fixture stops it
+    other.start()
+    other.ctl("put", "a", "c")
+    assert "different records at revision 2" in members.disagreement()
+
+
 async def test_what_is_acknowledged_is_there_and_shown_though_leaders_are_killed(members: Etcd) -> None:
     assert await check(members, 1, kills=2) > 100
 
