@@ -171,7 +171,7 @@ class Etcd:
         """What its members have at one revision, where that differs; "" where it does not.
 
         etcd 3.5.0 to 3.5.2 may lose a transaction of a member that is killed (etcd's issue 13766); from then on the
-        members answer differently, and whoever asks them.
+        members give different answers, and so do the brokers that ask them.
         """
         revision = min(each["Status"]["header"]["revision"] for each in json.loads(self.ctl(*STATUS)))
         hashes = self.ctl("endpoint", "hashkv", "--rev", str(revision)).split("\n")

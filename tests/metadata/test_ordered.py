@@ -41,8 +41,12 @@ def test_it_agrees_with_a_plain_set(first: set[str], steps: list[tuple[Any, ...]
             plain ^= {item}
         elif name == "toggle all":
             (items,) = arguments
-            made.remove_all([item for item in items if item in plain])
-            made.add_all([item for item in items if item not in plain])
+            for item in items:
+                if item in plain:
+                    made.remove(item)
+            for item in items:
+                if item not in plain:
+                    made.add(item)
             plain ^= set(items)
         else:
             start, end, limit = arguments
@@ -62,9 +66,11 @@ def test_what_waits_for_its_place_is_bounded(monkeypatch: pytest.MonkeyPatch):
         made.remove(item)
         assert len(made.removed) <= 10
     assert made.between("", "z") == items[1::2]
-    made.add_all(items[::2])
+    for item in items[::2]:
+        made.add(item)
     assert len(made.added) <= 10
-    made.remove_all(items[1::2])
+    for item in items[1::2]:
+        made.remove(item)
     assert len(made.removed) <= 10
     assert made.between("", "z") == items[::2]
 

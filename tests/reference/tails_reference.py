@@ -31,7 +31,7 @@ class PlainWaiters:
         self.waiting = [one for one in self.waiting if one not in woken]
 
     def turn(self) -> list[int]:
-        """Who is called in this turn of the loop."""
+        """The numbers of those that are called in this turn of the loop."""
         woken, self.due = self.due[: self.per_turn], self.due[self.per_turn :]
         return woken
 

@@ -65,16 +65,6 @@ cdef class SortedItems:
         if len(self.removed) > self.unsorted_max:
             self.sort_some()
 
-    def add_all(self, items):
-        """Add items that are absent."""
-        for item in items:
-            self.add(item)
-
-    def remove_all(self, items):
-        """Remove items that are present."""
-        for item in items:
-            self.remove(item)
-
     def between(self, start, end, limit=None):
         """The items with start <= item < end, in order, at most `limit`."""
         cdef list found = [], chunk, removed = [], added = []
