@@ -2,13 +2,15 @@
 
 `python benchmarks/bench_spark.py` prints the table of docs/performance.md, with `read` or `write` a half of it, and
 with names (`count`, `messages`, `idle`, `"exactly once"`, …) just these lines. The broker, the JVM and Python's workers
-share the machine; Parquet needs the JVM alone. ENGINE_BENCH_SPARK_CONF is JSON of settings for the session.
+share the machine; Parquet needs the JVM alone. ENGINE_BENCH_RUNS is how often each side is measured (5), and
+ENGINE_BENCH_SPARK_CONF is JSON of settings for the session.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import os
 import random
 import statistics
 import struct
@@ -27,9 +29,9 @@ import engine
 
 T = TypeVar("T")
 
-RUNS = 1 if TINY else 9
+RUNS = 1 if TINY else int(os.environ.get("ENGINE_BENCH_RUNS", "5"))
 WARM = 0 if TINY else 2
-IDLE_RUNS = 1 if TINY else 15
+IDLE_RUNS = RUNS
 IDLE_S = 0.5 if TINY else 2.0
 IDLE_BATCHES_MIN = 4  # of which the first half is left out: it takes two to measure one
 NOT_CONNECTED = "Python worker failed to connect back"
