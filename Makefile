@@ -97,6 +97,7 @@ debug: build $(DEBUG)/.built $(VENV)/.with-test $(VENV)/.with-faststream
 	$(if $(SANITIZE),LD_PRELOAD=$(ASAN):$(CXXLIB) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc) \
 	ENGINE_DEBUG=1 PYTHONPATH=$(DEBUG)/lib $(PY) -m pytest -q --ignore=tests/tidy --ignore=tests/spark --ignore=tests/console --timeout=600 $(TESTS) $(PYTEST)
 
+bench: export ENGINE_BENCH_ROUNDS ?= 3
 bench: build $(VENV)/.with-bench $(VENV)/.with-spark
 	$(PY) -m asv --config benchmarks/asv.conf.json machine --yes >/dev/null
 	$(PY) benchmarks/support.py

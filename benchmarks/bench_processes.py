@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 import workloads
 from pace import Ticker
 from processes import Server
-from support import TINY, Rows, rows, run, sized
+from support import ROUNDS, TINY, Rows, rows, run, sized
 
 import engine
 
@@ -38,7 +38,6 @@ FULL_RATE = sized(2_600_000, 4_000)  # of one client that publishes as fast as i
 TICKS = 250  # a second, at which each producer sends what is due
 PACED_S = sized(3.0, 0.1)
 PRODUCERS = 4
-ROUNDS = 5
 IDLE_S = sized(2.0, 0.01)
 NUMBERS = [1, 2] if TINY else [1, 2, 4]
 
@@ -161,7 +160,7 @@ class Processes:
 
     def track_server_us(self, count: int, paced: bool) -> float:
         sample, load = rows(COUNT, SIZE), Load.times(count) if paced else Load.same()
-        return statistics.median(figures(count, load, sample).server_us for _ in range(1 if TINY else ROUNDS))
+        return statistics.median(figures(count, load, sample).server_us for _ in range(ROUNDS))
 
     track_server_us.unit = "us of processor time/message"  # type: ignore[attr-defined]
 

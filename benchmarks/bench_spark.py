@@ -2,7 +2,8 @@
 
 `python benchmarks/bench_spark.py` prints the table of docs/performance.md, with `read` or `write` a half of it, and
 with names (`count`, `messages`, `idle`, `"exactly once"`, …) just these lines. The broker, the JVM and Python's workers
-share the machine; Parquet needs the JVM alone. ENGINE_BENCH_SPARK_CONF is JSON of settings for the session.
+share the machine; Parquet needs the JVM alone. ENGINE_BENCH_ROUNDS is how often each side is measured (5), and
+ENGINE_BENCH_SPARK_CONF is JSON of settings for the session.
 """
 
 from __future__ import annotations
@@ -21,15 +22,13 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from spark_sample import ROWS, sample
-from support import TINY
+from support import ROUNDS, TINY
 
 import engine
 
 T = TypeVar("T")
 
-RUNS = 1 if TINY else 9
 WARM = 0 if TINY else 2
-IDLE_RUNS = 1 if TINY else 15
 IDLE_S = 0.5 if TINY else 2.0
 IDLE_BATCHES_MIN = 4  # of which the first half is left out: it takes two to measure one
 NOT_CONNECTED = "Python worker failed to connect back"
@@ -50,7 +49,7 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def in_turn(*runs: T, measure: Callable[[T], float] = seconds, count: int = RUNS) -> list[list[float]]:
+def in_turn(*runs: T, measure: Callable[[T], float] = seconds, count: int = ROUNDS) -> list[list[float]]:
     """The measures of each run, round by round, after WARM rounds that do not count. Each round has another order,
     since the order matters.
     """
@@ -66,20 +65,20 @@ def medians(rounds: list[list[float]]) -> list[float]:
     return [statistics.median(times) for times in zip(*rounds, strict=True)]
 
 
-def pairs(ours: Callable[[], object], theirs: Callable[[], object]) -> tuple[float, float, float]:
+def pairs(ours: Callable[[], object], theirs: Callable[[], object], count: int = ROUNDS) -> tuple[float, float, float]:
     """(our seconds, theirs, theirs / ours), medians of runs in turn."""
-    rounds = in_turn(ours, theirs)
+    rounds = in_turn(ours, theirs, count=count)
     mine, other = medians(rounds)
     return mine, other, statistics.median(b / a for a, b in rounds)
 
 
-def read_rounds(what: str) -> list[list[float]]:
+def read_rounds(what: str, count: int = ROUNDS) -> list[list[float]]:
     """Seconds of a sum over the topic, over Parquet, and over a batch at hand. The frames are made before: neither
     files nor offsets are looked up again, all rows are read each time.
     """
     here, (sums, schema) = sample(), SUMS[what]
     frames = [here.read(schema), here.spark.read.parquet(here.parquet), here.read(schema, "engine_at_hand")]
-    return in_turn(*(functools.partial(collect, frame, sums) for frame in frames))
+    return in_turn(*(functools.partial(collect, frame, sums) for frame in frames), count=count)
 
 
 def collect(frame: Any, sums: str) -> list[Any]:
@@ -111,11 +110,11 @@ def count_pair(what: str) -> tuple[float, float, float]:
 OTHERS = ("messages", "columns")
 
 
-def arrow_pair(other: str) -> tuple[float, float, float]:
+def arrow_pair(other: str, count: int = ROUNDS) -> tuple[float, float, float]:
     """Arrow beside another reader of the same."""
     here, (sums, schema) = sample(), SUMS["key and value lengths"]
     ours, theirs = here.read(schema), here.read(schema, f"engine_{other}")
-    return pairs(lambda: collect(ours, sums), lambda: collect(theirs, sums))
+    return pairs(lambda: collect(ours, sums), lambda: collect(theirs, sums), count)
 
 
 def aligned(frame: Any, topic: str) -> Any:
@@ -132,7 +131,7 @@ WRITES: dict[str, tuple[dict[str, str], bool]] = {
 }
 
 
-def write_pair(what: str) -> tuple[float, float, float]:
+def write_pair(what: str, count: int = ROUNDS) -> tuple[float, float, float]:
     """All rows from Parquet to a new topic, beside the same to Parquet, not compressed, aligned there as well."""
     here, (options, arranged) = sample(), WRITES[what]
     rows = here.spark.read.parquet(here.parquet)
@@ -149,7 +148,7 @@ def write_pair(what: str) -> tuple[float, float, float]:
         frame = aligned(rows, "rows") if arranged else rows
         frame.write.mode("overwrite").option("compression", "none").parquet(f"{here.parquet}-again")
 
-    return pairs(to_topic, to_parquet)
+    return pairs(to_topic, to_parquet, count)
 
 
 def micro_batch(kind: str) -> float:
@@ -193,9 +192,9 @@ def _moments(path: str) -> list[float]:
     return [moment for (moment,) in struct.iter_unpack("d", written[: len(written) // 8 * 8])]
 
 
-def idle_trio() -> tuple[float, float, float, float, float]:
+def idle_trio(count: int = ROUNDS) -> tuple[float, float, float, float, float]:
     """(our milliseconds, the rate source's, those of one asked once; ours / either), medians of rounds."""
-    rounds = in_turn(*IDLE, measure=micro_batch, count=IDLE_RUNS)
+    rounds = in_turn(*IDLE, measure=micro_batch, count=count)
     ours, theirs, once = medians(rounds)
     return ours, theirs, once, *(statistics.median(times[0] / times[i] for times in rounds) for i in (1, 2))
 

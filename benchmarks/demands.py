@@ -108,6 +108,8 @@ class Bar:
 
 LOOP_W, LOOP_R = "Python file loop, writing", "Python file loop, reading"
 PLAIN = "the same without"
+PARQUET = "Parquet"
+BASE = "the build of ENGINE_BENCH_BASE"
 PULSAR_US, PULSAR_READ_US = (Peer(work, "server_us", only="pulsar") for work in ("W1", "W3 of W1"))
 WRITEV, TCP = "writev + fdatasync", "loopback TCP, 64 KiB"
 
@@ -179,6 +181,31 @@ BARS = [
         at_least=0.8,
         name="none",
     ),
+    Bar("P16", "Spark reads into a count", "spark count", "parquet count", at_least=0.5, unit="rows/s", name=PARQUET),
+    Bar("P16", "Spark writes, exactly once", "spark write", "parquet write", at_least=0.5, unit="rows/s", name=PARQUET),
+    Bar("P16", "Arrow batches", "spark arrow", "spark messages", at_least=3, unit="rows/s", name="yielding rows"),
+    Bar(
+        "P16", "a micro-batch without data", "spark idle", "rate source idle", at_most=1, unit="ms", name="rate source"
+    ),
+    Bar("P17", "a small entry, one at a time", "small alone", "small alone, base", at_most=0.5, unit="us", name=BASE),
+    Bar("P17", "of 64 producers", "small crowd", "small crowd, base", at_most=0.5, unit="us", name=BASE),
+    Bar("P17", "64 at a time", "small pipeline", "small pipeline, base", at_most=0.5, unit="us", name=BASE),
+    Bar("P18", "a message, 2 processes", "processes 2 us", "processes 1 us", at_most=1.1, unit="us", name="one"),
+    Bar("P18", "a message, 4 processes", "processes 4 us", "processes 1 us", at_most=1.1, unit="us", name="one"),
+    Bar("P18", "a put over the socket", "put one remote us", "put one local us", at_most=2, unit="us", name="local"),
+    Bar("P18", "the same, 64 at a time", "put many remote us", "put many local us", at_most=2, unit="us", name="local"),
+    Bar("P19", "publish 1 KiB on objects", "object publish", "object fsync publish", at_least=0.5, name="fsync"),
+    Bar(
+        "P19",
+        "the same, acknowledgement p50",
+        "object ack p50",
+        "object flush and put",
+        at_most=1,
+        unit="ms",
+        name="flush + PUT + 20 ms",
+    ),
+    Bar("P19", "PUTs of an idle broker", "object idle puts", 1.0, at_most=0, unit="PUTs in 30 s"),
+    Bar("P20", "pause when a broker of three is lost", "lost broker pause", 10.0, at_most=1, unit="s"),
     Bar("P21", "Apache Pulsar's client publishes", "pulsar publish", Peer("W1", only="pulsar"), at_least=1),
     Bar("P21", "the same consumes", "pulsar consume", Peer("W3 of W1", only="pulsar"), at_least=1),
     Bar("P21", "server's processor time, publishing", "pulsar publish us", PULSAR_US, at_most=0.5, unit="us"),

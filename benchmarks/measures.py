@@ -1,26 +1,33 @@
 """One repetition of every bar's figures, each beside its ceiling: what bars.py runs, a group to a process.
 
 A group returns {name: number}; rates are per second, delays milliseconds, sizes bytes. With `pinned`, a server has
-core 0 and the client core 1, as in the comparison with other brokers.
+core 0 and the client core 1, as in the comparison with other brokers; Spark, servers of several processes and clusters
+have all cores.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
+import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import bench_batcher
 import bench_dispatch
 import bench_log
 import bench_metadata
+import bench_objects
+import bench_processes
 import bench_pulsar
 import bench_reshape
 import ceilings
 import crowds
 import embedded_stores
 import loopback
+import small_entries
 import transaction_rates
 import workloads
 from bench_open import GIB, TAIL_MIB
@@ -38,6 +45,10 @@ SPREAD = sized(1_000_000, 300)  # messages over many segments
 RATE, DELAYS = 2000, sized(4000, 40)
 PUBLISH_S = 0.05 if TINY else 1.0
 SUSTAINED_GB = sized(int(os.environ.get("ENGINE_BENCH_SUSTAINED_GB", "20")), 1)
+SPARK_RUNS = sized(3, 1)  # of each side, in turn
+BASE = os.environ.get("ENGINE_BENCH_BASE")  # the Python of another build
+PROCESSES = (1, 2, 4)
+LOST_FLIGHTS = sized(336_776, 3_000)
 SEGMENTS, CONNECTIONS, TOPICS = sized(64, 4), sized(1000, 5), sized(10_000, 8)
 
 
@@ -269,6 +280,78 @@ def pulsar_clients(pinned: bool) -> Figures:
         return bench_pulsar.published_and_consumed(broker, rows(sized(200_000, 300), SMALL))
 
 
+def spark(pinned: bool) -> Figures:
+    """P16: rows per second, by the median of the seconds; milliseconds of a micro-batch without data."""
+    import bench_spark  # needs a JVM
+    from spark_sample import ROWS
+
+    ours, parquet, _ = bench_spark.medians(bench_spark.read_rounds("count", SPARK_RUNS))
+    written, to_parquet, _ = bench_spark.write_pair("exactly once", SPARK_RUNS)
+    arrow, messages, _ = bench_spark.arrow_pair("messages", SPARK_RUNS)
+    idle, rate_source, *_ = bench_spark.idle_trio(SPARK_RUNS)
+    seconds = {
+        "spark count": ours,
+        "parquet count": parquet,
+        "spark write": written,
+        "parquet write": to_parquet,
+        "spark arrow": arrow,
+        "spark messages": messages,
+    }
+    rates = {name: ROWS / took for name, took in seconds.items()}
+    return rates | {"spark idle": idle, "rate source idle": rate_source}
+
+
+def small(pinned: bool) -> Figures:
+    """P17: microseconds of processor time of a small entry, in turn with the build of ENGINE_BENCH_BASE."""
+    pythons = {"": sys.executable} | ({", base": BASE} if BASE else {})
+    found: Figures = {}
+    for way in ("alone", "crowd", "pipeline"):
+        count = sized(small_entries.COUNTS[way], 3)
+        turns = [[small_entries.seconds_in_child(one, way, count) for one in pythons.values()] for _ in range(ROUNDS)]
+        medians = (statistics.median(side) * 1e6 for side in zip(*turns, strict=True))
+        found |= {f"small {way}{name}": one for name, one in zip(pythons, medians, strict=True)}
+    return found
+
+
+def processes(pinned: bool) -> Figures:
+    """P18: microseconds of the server's processor time a message, by processes with the work of one each; of a put."""
+    sample = rows(bench_processes.COUNT, bench_processes.SIZE)
+    found = {
+        f"processes {count} us": bench_processes.figures(count, bench_processes.Load.times(count), sample).server_us
+        for count in PROCESSES
+    }
+    for name, at_once in (("one", 1), ("many", bench_metadata.AT_ONCE)):
+        for side, put in (("remote", bench_metadata.remote), ("local", bench_metadata.local)):
+            found[f"put {name} {side} us"] = statistics.median(put(at_once, worked=True) for _ in range(ROUNDS)) * 1e6
+    return found
+
+
+def objects(pinned: bool) -> Figures:
+    """P19, on SeaweedFS: messages per second, milliseconds, PUTs."""
+    found = bench_objects.both()
+    return {
+        "object publish": found["object msg/s"],
+        "object fsync publish": found["fsync msg/s"],
+        "object ack p50": found["ack p50 ms"],
+        "object flush and put": bench_objects.FLUSH_MS + found["PUT p50 ms"] + 20,
+        "object idle puts": found["idle PUTs"],
+    }
+
+
+def cluster(pinned: bool) -> Figures:
+    """P20: seconds. Raises RuntimeError where something acknowledged was lost."""
+    from engine.cli import flights
+    from engine.cli.demo_cluster import Seen, first_of, run_cluster
+
+    sample = first_of(flights.load(), LOST_FLIGHTS)
+    with directory() as folder:
+        seen = Seen(len(sample))
+        checks = run_cluster(Path(folder).resolve(), "flights", sample, partial(print, file=sys.stderr), seen)
+    if failed := [check.name for check in checks if not check.good]:
+        raise RuntimeError(f"must all hold, got failures of: {', '.join(failed)}")
+    return {"lost broker pause": seen.pause}
+
+
 GROUPS: dict[str, Callable[[bool], Figures]] = {
     "native": native,
     "log": log,
@@ -280,5 +363,10 @@ GROUPS: dict[str, Callable[[bool], Figures]] = {
     "metadata": metadata,
     "reshape": reshape,
     "transactions": transactions,
+    "small": small,
+    "processes": processes,
     "pulsar": pulsar_clients,
+    "spark": spark,
+    "objects": objects,
+    "cluster": cluster,
 }

@@ -284,6 +284,11 @@ def in_child(
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=1200)
 
 
+def seconds_in_child(python: str, way: str, rounds: int) -> float:
+    """Processor time of an entry, of a process of its own."""
+    return float(in_child(python, way, rounds).stdout)
+
+
 def instructions(python: str, way: str, rounds: int) -> float:
     """Of one entry."""
     valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--instr-atstart=no"]
@@ -354,7 +359,7 @@ def main() -> None:
             texts = [f"{one / 1e3:9.1f} k instructions" for one in found]
             ratios = [found[-1] / found[0]]
         else:
-            turns = [[float(in_child(one, way, rounds).stdout) for one in pythons] for _ in range(given.turns)]
+            turns = [[seconds_in_child(one, way, rounds) for one in pythons] for _ in range(given.turns)]
             texts = [f"{statistics.median(t[i] for t in turns) * 1e6:8.2f} us" for i in range(len(pythons))]
             ratios = [t[-1] / t[0] for t in turns]
         compared = f"  {statistics.median(ratios):.2f} x ({min(ratios):.2f}-{max(ratios):.2f})" if given.base else ""

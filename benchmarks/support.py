@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 MIB = 1024 * 1024
-ROUNDS = 1 if TINY else 5
+ROUNDS = 1 if TINY else int(os.environ.get("ENGINE_BENCH_ROUNDS", "5"))
 KEY_BYTES = 8
 KEYS = 10_000  # different ones
 POOL = 1024  # different values

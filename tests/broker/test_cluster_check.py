@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from engine.broker.upkeep.cluster_check import FAILED, OK, WARNING, _history, _of_member
-from engine.metadata.etcd.inspection import Member
+from engine.broker.upkeep.cluster_check import FAILED, OK, WARNING, _agreement, _history, _of_member
+from engine.metadata.etcd.inspection import Contents, Member
 
 QUOTA = 1_000_000_000
 
@@ -40,6 +40,15 @@ def test_space_is_told_against_the_quota(used: int, quota: int | None, state: st
 def test_a_clock_may_be_off_by_what_is_not_known_of_it(ahead: float, state: str) -> None:
     assert states(ahead_s=ahead)["clock"] == (state, f"{ahead:+.1f} s, to a second")
     assert "clock" not in states(ahead_s=None)
+
+
+def test_members_that_differ_have_failed_and_those_that_cannot_be_compared_are_to_be_looked_at() -> None:
+    assert _agreement(Contents(7)).state == OK
+    differing = _agreement(Contents(7, differing="a:1 has 0000000a, b:1 has 0000000b"))
+    assert differing.state == FAILED
+    assert "at revision 7: a:1 has 0000000a, b:1 has 0000000b; replace" in differing.text
+    unknown = _agreement(Contents(0, unknown="permission denied"))
+    assert (unknown.state, unknown.text) == (WARNING, "they could not be compared: permission denied")
 
 
 class Store:

@@ -14,9 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.broker.upkeep.cluster_check import findings_of
 from engine.clock import SystemClock
 from engine.errors import TimeoutError
+from engine.metadata.etcd.cluster import Cluster
+from engine.metadata.etcd.inspection import contents
 from engine.metadata.etcd.store import EtcdMetadataStore
+from engine.metadata.etcd.url import EtcdUrl
 from engine.metadata.store import ABSENT, Append, ConflictError, Delete, EventKind, OutcomeUnknownError, Put, Stat
 from tests.kit.etcd import Etcd, new_prefix
 
@@ -261,15 +265,37 @@ async def check(server: Etcd, seed: int, kills: int) -> int:
     return sum(len(checker.told) for checker in checkers) + added
 
 
-def test_members_with_different_records_are_told_from_those_that_agree(members: Etcd, tmp_path: Path) -> None:
+async def test_members_with_different_records_are_told_from_those_that_agree(members: Etcd, tmp_path: Path) -> None:
     members.ctl("put", "a", "b")
     assert members.disagreement() == ""
-    (folder := tmp_path / "other").mkdir()
-    other = Etcd(folder)
-    members.members += other.members  # the fixture stops it
-    other.start()
-    other.ctl("put", "a", "c")
-    assert "different records at revision 2" in members.disagreement()
+    url = EtcdUrl.parse(members.url("engine"))
+    cluster = Cluster(url, clock=SystemClock(), rng=random.Random(1), timeout=5.0)
+    try:
+        agreeing = await contents(url, cluster)
+        assert (agreeing.revision, agreeing.differing, agreeing.unknown) == (2, "", "")
+        members.ctl("compact", "2")
+        members.ctl("put", "a", "c")
+        (folder := tmp_path / "other").mkdir()
+        other = Etcd(folder)
+        members.members += other.members  # the fixture stops it
+        other.start()
+        other.ctl("put", "a", "c")
+        both = EtcdUrl.parse(members.url("engine"))
+        apart = await contents(both, cluster)
+        assert apart.differing or "compacted" in apart.unknown
+        other.ctl("put", "a", "d")
+        other.ctl("compact", "2")
+        assert "different records at revision 3" in members.disagreement()
+        differing = await contents(both, cluster)
+        assert differing.revision == 3
+        assert all(f"{member.endpoint} has " in differing.differing for member in members.members)
+        other.members[0].kill()
+        gone = await contents(both, cluster)
+        assert other.members[0].endpoint in gone.unknown
+        found = await findings_of(url.text, None, random.Random(1), {})
+        assert [one.state for one in found if one.what == "etcd members"] == ["ok"]
+    finally:
+        await cluster.close()
 
 
 async def test_what_is_acknowledged_is_there_and_shown_though_leaders_are_killed(members: Etcd) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from engine._native.serve.arrivals import FRAMES_PER_NOTE, Arrivals, Signs
 from engine._native.serve.meters import TurnFrames
 from engine.errors import EngineError
+from tests.reference.arrivals_reference import PlainArrivals
 
 BUDGET = 3
 
@@ -104,3 +109,58 @@ async def test_each_frame_is_a_sign_of_life_and_counts_for_the_turn_and_for_what
     assert said.count("noted") == 2
     connection.pressure.writable = False
     assert connection.receive(Ping())[-1] == "answers"
+
+
+FRAMES = {
+    "handled": lambda what: Told(what=what),
+    "error": lambda what: Ask(request_id=what, failure=EngineError("no")),
+    "failure": lambda what: Ask(failure=KeyError(what)),
+    "unknown": lambda what: what,
+}
+
+
+class Told(SimpleNamespace):
+    """A header that is handled."""
+
+
+class Same(Connection):
+    """Says what the model says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handlers[Told] = lambda connection, header, payload: self.said.append(("handled", header.what))
+
+    def unexpected(self, header: Any) -> None:
+        self.said.append("unexpected")
+
+    def error(self, request_id: int, error: Any) -> None:
+        self.said.append(("error", request_id))
+
+    def failed(self, header: Any, error: Exception) -> None:
+        self.said.append(("failure", error.args[0]))
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_frames_are_treated_as_by_the_plain_model(seed: int) -> None:
+    rng = random.Random(seed)
+    connection, plain = Same(), PlainArrivals(BUDGET, FRAMES_PER_NOTE)
+    for _ in range(300):
+        step = rng.random()
+        if step < 0.05:
+            await asyncio.sleep(0)
+            plain.turn()
+        elif step < 0.1:
+            connection.pulse.listener = object()
+            plain.listening = True
+        elif step < 0.15:
+            connection.pressure.writable = plain.writable = rng.random() < 0.7
+        else:
+            kind, what = rng.choice(list(FRAMES)), rng.randrange(1, 100)
+            connection.frame_received(FRAMES[kind](what), memoryview(b""))
+            plain.frame(kind, what)
+        assert connection.said == plain.said
+    assert {"hands", "woken", "noted", "answers", "unexpected", "over the budget"} <= {*filter(is_word, plain.said)}
+
+
+def is_word(said: Any) -> bool:
+    return isinstance(said, str)

@@ -134,21 +134,55 @@ def test_benchmark_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path_fac
         assert isinstance(result, (int, float, type(None))), f"{name} tracks {result!r}, not a number"
 
 
+SLOW = {"size": "P12", "open": "P13"}
+OF_MANY_SERVERS = {"spark": "P16", "processes": "P18", "objects": "P19", "cluster": "P20"}
+
+
+def rows_of(groups: set[str], monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[list[dict[str, Any]], str]:
+    """(the rows of bars.py for which these groups have a figure, its table)."""
+    monkeypatch.setenv("ENGINE_BENCH_DIR", str(folder))
+    monkeypatch.setenv("ENGINE_BENCH_TINY", "1")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    bars, measured = importlib.import_module("bars"), importlib.import_module("measures").GROUPS
+    values = {name: [value] for group in groups for name, value in measured[group](pinned=False).items()}
+    rows = [bars.judged(bar, values, None) for bar in bars.BARS]
+    return [row for row in rows if row["ours"]], bars.table(rows)
+
+
+def without_reference(rows: list[dict[str, Any]]) -> list[str]:
+    optional = (
+        "best peer",
+        "best synced peer",
+        "best unsynced peer",
+        "pulsar",
+        "LMDB",
+        "the build of ENGINE_BENCH_BASE",
+    )
+    return [row["what"] for row in rows if not row["reference"] and row["reference name"] not in optional]
+
+
 def test_the_bars_are_measured(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory):
     """The runner's groups, but those that take long: every bar has a figure and, where it was measured, a reference."""
-    monkeypatch.setenv("ENGINE_BENCH_DIR", str(tmp_path_factory.getbasetemp()))
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    bars, groups = importlib.import_module("bars"), importlib.import_module("measures").GROUPS
-    values = {
-        name: [value]
-        for group in groups.keys() - {"size", "open"}
-        for name, value in groups[group](pinned=False).items()
-    }
-    rows = [bars.judged(bar, values, None) for bar in bars.BARS if bar.id not in ("P12", "P13")]
-    assert not [row["what"] for row in rows if not row["ours"]]
-    optional = ("best peer", "best synced peer", "best unsynced peer", "pulsar", "LMDB")
-    assert not [row["what"] for row in rows if not row["reference"] and row["reference name"] not in optional]
-    assert "| P10 |" in bars.table(rows)
+    groups = set(importlib.import_module("measures").GROUPS)
+    left_out = SLOW | OF_MANY_SERVERS
+    rows, table = rows_of(groups - left_out.keys(), monkeypatch, tmp_path_factory.getbasetemp())
+    bars = [bar for bar in importlib.import_module("demands").BARS if bar.id not in left_out.values()]
+    assert [row["what"] for row in rows] == [bar.what for bar in bars]
+    assert not without_reference(rows)
+    assert "| P10 |" in table
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("group", [
+    pytest.param(group, marks=SPARK_MARKS if group == "spark" else ()) for group in OF_MANY_SERVERS
+])  # fmt: skip
+def test_the_bars_of_many_servers_are_measured(
+    group: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+):
+    rows, _ = rows_of({group}, monkeypatch, tmp_path_factory.getbasetemp())
+    assert {row["bar"] for row in rows} == {OF_MANY_SERVERS[group]}
+    assert not without_reference(rows)
 
 
 def peers_file(path: Path) -> Path:

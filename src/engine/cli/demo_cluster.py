@@ -67,8 +67,9 @@ class Seen:
         return False
 
 
-def run_cluster(folder: Path, topic: str, flights: Flights, say: Say) -> list[Check]:
-    """The whole story; what was found."""
+def run_cluster(folder: Path, topic: str, flights: Flights, say: Say, seen: Seen | None = None) -> list[Check]:
+    """The whole story; what was found. `seen`: of as many flights, to be filled, where the caller looks at it."""
+    seen = seen or Seen(len(flights))
     with running_cluster(folder) as cluster:
         say(f"{len(cluster.brokers)} brokers, etcd and SeaweedFS run on this machine: {cluster.url}")
         from engine.sync import Client
@@ -76,7 +77,6 @@ def run_cluster(folder: Path, topic: str, flights: Flights, say: Say) -> list[Ch
         with Client(cluster.url) as client:
             client.admin.create_topic(topic, segments=SEGMENTS)
             client.admin.set_auto_scale_policy(topic, {"enabled": False})
-            seen = Seen(len(flights))
             with consumers(client, topic, seen):
                 started = time.perf_counter()
                 send(client, topic, flights, lambda: lose_a_broker(client, cluster, topic, say))

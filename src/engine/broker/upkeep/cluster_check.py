@@ -16,7 +16,7 @@ from engine.metadata import keys
 if TYPE_CHECKING:
     import random
 
-    from engine.metadata.etcd.inspection import Member
+    from engine.metadata.etcd.inspection import Contents, Member
     from engine.metadata.etcd.store import EtcdMetadataStore
 
 AHEAD_S_MAX = 2.0  # of a clock: its time is known to about a second
@@ -106,6 +106,8 @@ async def _etcd(url: str, rng: random.Random) -> list[Finding]:
         members = await store.members()
         for one in members:
             findings += _of_member(one)
+        if len(members) > 1 and not any(one.fault for one in members):
+            findings.append(_agreement(await store.contents()))
         compacted = max((one.compacted for one in members if one.compacted is not None), default=None)
         speed = await _speed(store, rng) if full is None else Finding("etcd writes", FAILED, str(full))
         findings += [speed, await _history(store, compacted)]
@@ -140,6 +142,19 @@ def _of_member(member: Member) -> list[Finding]:
         late = abs(member.ahead_s) > AHEAD_S_MAX
         found.append(Finding(f"{what} clock", WARNING if late else OK, f"{member.ahead_s:+.1f} s, to a second"))
     return found
+
+
+def _agreement(found: Contents) -> Finding:
+    """Whether members have the same records: a client sees those of one member, and cannot tell."""
+    what = "etcd members"
+    if found.unknown:
+        return Finding(what, WARNING, f"they could not be compared: {found.unknown}")
+    if found.differing:
+        return Finding(
+            what, FAILED, f"must have the same records, got others at revision {found.revision}: {found.differing}; "
+            "replace those that differ from the leader, one by one, with empty ones",
+        )  # fmt: skip
+    return Finding(what, OK, f"have the same records at revision {found.revision}")
 
 
 async def _speed(store: EtcdMetadataStore, rng: random.Random) -> Finding:

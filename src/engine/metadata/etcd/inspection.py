@@ -1,4 +1,5 @@
-"""What an operator wants to know of etcd: members, their space, how long a write takes, how old the oldest revision is.
+"""What an operator wants to know of etcd: members, their space, whether they agree, how long a write takes, how old the
+oldest revision is.
 
 Version, size and alarms come from each member by its own interface. The quota, and up to where history is compacted,
 are only among a member's metrics, which it serves over HTTP at the same port; so does its clock, in whole seconds.
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 3.0
 _SAMPLES = 9
+_HASH_S_MAX = 30.0  # a member reads all of its database for it
+_COMPARISONS = 3  # members compact one after another: what is compared in between is compared again
 _CHECK = "/check/"
 _METRIC = re.compile(r"^(etcd_server_quota_backend_bytes|etcd_debugging_mvcc_compact_revision) (\S+)$", re.MULTILINE)
 
@@ -52,6 +55,18 @@ class Member:
     quota_bytes: int | None = None
     compacted: int | None = None
     ahead_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Whether members have the same records at one revision.
+
+    `differing`: what each of them has, where that differs, else "". `unknown`: why that could not be told, else "".
+    """
+
+    revision: int
+    differing: str = ""
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +148,37 @@ async def history_s(cluster: Cluster, layout: Layout, clock: Clock, compacted: i
         return None
     written = [decoded(kv, layout.key_of(kv.key)).modified_ms for kv in found.kvs]
     return (clock.time_ms() - max(written)) / 1000 if written else None
+
+
+async def contents(url: EtcdUrl, cluster: Cluster) -> Contents:
+    """Compare the members of the URL by the hash that each has of all keys with their history, at a revision that all
+    of them have reached. Hashes of members with different compactions say nothing, and are asked for again.
+    """
+    found = Contents(0, unknown="there is no member to ask")
+    for _ in range(_COMPARISONS):
+        try:
+            found, comparable = await _compared(url, cluster)
+        except ConnectError as e:
+            found, comparable = Contents(0, unknown=str(e)), "compacted" not in str(e)
+        if comparable:
+            break
+    return found
+
+
+async def _compared(url: EtcdUrl, cluster: Cluster) -> tuple[Contents, bool]:
+    """(what they have, whether that is worth something). Raises ConnectError."""
+    asked = [cluster.ask(endpoint, "Status", m.StatusRequest(), TIMEOUT_S) for endpoint in url.endpoints]
+    revision = min(one.header.revision for one in await asyncio.gather(*asked))
+    at = m.HashKVRequest(revision=revision)
+    hashes = await asyncio.gather(*(cluster.ask(one, "HashKV", at, _HASH_S_MAX) for one in url.endpoints))
+    compacted = {one.compact_revision for one in hashes}
+    if len(compacted) > 1:
+        each = ", ".join(str(one) for one in sorted(compacted))
+        return Contents(revision, unknown=f"they have compacted to different revisions: {each}"), False
+    if len({one.hash for one in hashes}) == 1:
+        return Contents(revision), True
+    told = [f"{endpoint} has {one.hash:08x}" for endpoint, one in zip(url.endpoints, hashes, strict=True)]
+    return Contents(revision, differing=", ".join(told)), True
 
 
 async def latency(store: EtcdMetadataStore, clock: Clock, rng: random.Random) -> Latency:

@@ -28,13 +28,14 @@ LeaseKeepAliveRequest: Any = _made["LeaseKeepAliveRequest"]
 LeaseTimeToLiveRequest: Any = _made["LeaseTimeToLiveRequest"]
 AuthenticateRequest: Any = _made["AuthenticateRequest"]
 StatusRequest: Any = _made["StatusRequest"]
+HashKVRequest: Any = _made["HashKVRequest"]
 
 # Method -> path, request, response; the last word of the path is the method's name.
 _CALLS = {
     "KV": ("Range", "Txn"),
     "Lease": ("LeaseGrant", "LeaseRevoke", "LeaseTimeToLive"),
     "Auth": ("Authenticate",),
-    "Maintenance": ("Status",),
+    "Maintenance": ("Status", "HashKV"),
 }
 UNARY: dict[str, tuple[str, Any, Any]] = {
     method: (f"/etcdserverpb.{service}/{method}", _made[f"{method}Request"], _made[f"{method}Response"])

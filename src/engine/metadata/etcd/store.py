@@ -56,7 +56,7 @@ from engine.metadata.store import (
 if TYPE_CHECKING:
     import random
 
-    from engine.metadata.etcd.inspection import Member
+    from engine.metadata.etcd.inspection import Contents, Member
 
 TIMEOUT_S = 10.0
 _CLOSE_S_MAX = 2.0
@@ -340,6 +340,12 @@ class EtcdMetadataStore:
         from engine.metadata.etcd.inspection import members
 
         return await members(self._cluster.url, self._cluster, self._clock)
+
+    async def contents(self) -> Contents:
+        """Whether the members of the URL have the same records, for operators: each reads all that it has."""
+        from engine.metadata.etcd.inspection import contents
+
+        return await contents(self._cluster.url, self._cluster)
 
     async def history_s(self, compacted: int) -> float | None:
         """About how old the revision is up to which etcd has forgotten its history; None: nothing tells."""
