@@ -28,7 +28,7 @@ from engine.broker.segment.hosted import HostedSegment
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.transactions.headers import TransactionHeaders
 from engine.broker.transactions.operations import Operations
-from engine.client.consume.unacked import Unacknowledged
+from engine._native.consume.unacked import Unacknowledged
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName

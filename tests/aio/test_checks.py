@@ -21,7 +21,7 @@ from engine.broker.delivery.queue import QueueDispatcher
 from engine.broker.pools.attachments import Attached, Attachments
 from engine.broker.pools.outbound import OutboundMemory
 from engine.broker.segment.reader import SegmentReader
-from engine.client.consume.unacked import Unacknowledged
+from engine._native.consume.unacked import Unacknowledged
 from engine.metadata.ordered import OrderedSet
 
 pytestmark = pytest.mark.usefixtures("costly")

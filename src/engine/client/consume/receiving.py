@@ -22,7 +22,7 @@ from engine.client.base.options import check_count, check_timeout
 from engine.client.base.owned import Owned
 from engine.client.base.starting import Starting
 from engine.client.consume.credit import Budget
-from engine.client.consume.permits import Permits
+from engine._native.consume.permits import Permits
 from engine.errors import AlreadyClosedError, EngineError
 
 if TYPE_CHECKING:
