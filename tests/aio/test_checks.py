@@ -13,6 +13,7 @@ import pytest
 from pyroaring import BitMap64
 
 from engine import checks
+from engine._native.consume.unacked import Unacknowledged
 from engine._native.serve.waiters import Waiters
 from engine.aio.semaphore import AsyncSemaphore
 from engine.broker.delivery.delayed import Delays
@@ -21,7 +22,6 @@ from engine.broker.delivery.queue import QueueDispatcher
 from engine.broker.pools.attachments import Attached, Attachments
 from engine.broker.pools.outbound import OutboundMemory
 from engine.broker.segment.reader import SegmentReader
-from engine._native.consume.unacked import Unacknowledged
 from engine.metadata.ordered import OrderedSet
 
 pytestmark = pytest.mark.usefixtures("costly")

@@ -188,7 +188,8 @@ class AsyncQueueConsumer(QueueInbox, QueueRuns[V], SubscriptionConsumer[V]):
     ) -> tuple[commands.Message, BitMap64]:
         """Messages that were redelivered too often become dead letters."""
         letters, redelivered = self._dead_letters, header.redelivered
-        assert letters is not None and redelivered
+        assert letters is not None
+        assert redelivered
         dead = (letters.select(redelivered) & offsets) - unreadable(entries)
         if not dead:
             return header, offsets
