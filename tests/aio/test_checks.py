@@ -13,7 +13,6 @@ import pytest
 from pyroaring import BitMap64
 
 from engine import checks
-from engine._native.consume.unacked import Unacknowledged
 from engine._native.serve.waiters import Waiters
 from engine.aio.semaphore import AsyncSemaphore
 from engine.broker.delivery.delayed import Delays
@@ -78,24 +77,6 @@ async def test_a_sorted_set_is_in_order():
     twice.add("d")
     with broken("in order"):
         twice.between("a", "z")
-
-
-def test_what_arrived_is_what_waits():
-    unacked = Unacknowledged(10.0, lambda: 0.0)
-    unacked.arrived(1, BitMap64([1, 2, 3]))
-    unacked.settle(1)
-    unacked._arrived += 1
-    with broken("what has arrived"):
-        unacked.arrived(1, BitMap64([4]))
-
-
-def test_what_is_held_expires():
-    unacked = Unacknowledged(10.0, lambda: 0.0)
-    unacked.arrived(1, BitMap64([1, 2, 3]))
-    unacked.settle(0)
-    unacked._slots.clear()
-    with broken("of segment 1 expires"):
-        unacked.arrived(1, BitMap64([4]))
 
 
 async def test_what_waits_for_peers_adds_up():

@@ -35,9 +35,9 @@ machine, does not decide alone.
 
 A plain model is `tests/reference/permits_reference.py`.
 """
-from engine import checks
 from engine.limits import RECEIVE_QUEUE_MESSAGES
 
+from engine._native.format.invariants cimport engine_check
 from libc.math cimport rint
 from libc.stdint cimport int64_t
 
@@ -134,8 +134,7 @@ cdef class Permits:
         if done:
             pace.done(max(done - self.excused, 0), self.now())
         self.excused = max(min(self.excused - done, self.held), 0)
-        if not 0 <= self.excused <= self.held:
-            checks.check(False, "no more is excused than is held")
+        engine_check(0 <= self.excused <= self.held, b"no more is excused than is held")
         if not self.held and pace.working:
             pace.pause(self.now())
         self.grant()

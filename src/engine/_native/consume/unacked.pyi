@@ -12,7 +12,6 @@ from engine._native.format.entry import Entry
 SLOTS: int
 
 class Unacknowledged:
-    _arrived: int
     @property
     def timeout(self) -> float | None: ...
     @property

@@ -18,13 +18,13 @@ from collections import deque
 
 from pyroaring import BitMap64
 
-from engine import checks
 from engine._native.format.offsets import offset_set, range_set
 
 from engine._native.consume.entry_queue cimport EntryQueue
 from engine._native.consume.permits cimport Permits
 from engine._native.consume.receiving cimport Inbox
 from engine._native.format.entry cimport Entry
+from engine._native.format.invariants cimport engine_check
 from libc.stdint cimport int64_t, uint64_t
 
 SLOTS = 16  # parts of the time-out; a message expires at most two parts late
@@ -96,8 +96,8 @@ cdef class Unacknowledged:
         self.waiting.append(block)
         self._arrived += count
         self.total += count
-        if checks.COSTLY:
-            _check(self)
+        engine_check(_adds_up(self), b"the total is what waits and what is held")
+        engine_check(_expires(self), b"what the user has expires")
         return 0
 
     def settle(self, int64_t waiting):
@@ -121,8 +121,8 @@ cdef class Unacknowledged:
             head.count -= count
             self._arrived -= count
             received -= count
-        if checks.COSTLY:
-            _check(self)
+        engine_check(_adds_up(self), b"the total is what waits and what is held")
+        engine_check(_expires(self), b"what the user has expires")
         return 0
 
     # Hold the offsets, or where they are None so many from `first` on.
@@ -154,8 +154,8 @@ cdef class Unacknowledged:
         if offsets:
             self.total += len(offsets)
             self.receive(segment_id, 0, 0, offsets)
-        if checks.COSTLY:
-            _check(self)
+        engine_check(_adds_up(self), b"the total is what waits and what is held")
+        engine_check(_expires(self), b"what the user has expires")
 
     def forget(self, segment_id, offsets):
         """These are neither queued nor held any more."""
@@ -169,8 +169,8 @@ cdef class Unacknowledged:
                 self.total -= before - block.count
         self.waiting = deque([block for block in self.waiting if (<Waiting> block).count])
         self.take(segment_id, offsets)
-        if checks.COSTLY:
-            _check(self)
+        engine_check(_adds_up(self), b"the total is what waits and what is held")
+        engine_check(_expires(self), b"what the user has expires")
 
     def drop(self, segment_id):
         """Remove everything of a segment."""
@@ -183,8 +183,8 @@ cdef class Unacknowledged:
         self.total -= len(self._held.pop(segment_id, ()))
         for _, slot in self._slots:
             slot.pop(segment_id, None)
-        if checks.COSTLY:
-            _check(self)
+        engine_check(_adds_up(self), b"the total is what waits and what is held")
+        engine_check(_expires(self), b"what the user has expires")
 
     def expired(self):
         """Remove and yield (segment, offsets) of what has been held too long."""
@@ -219,18 +219,24 @@ cdef int _remove(dict held, object segment_id, object less) except -1:
     return 0
 
 
-def _check(Unacknowledged unacked not None):
+cdef bint _adds_up(Unacknowledged unacked) noexcept:
     cdef Waiting block
     cdef int64_t waiting = 0, held = 0
     for block in unacked.waiting:
         waiting += block.count
-    checks.check(unacked._arrived == waiting, "what has arrived is what waits")
     for offsets in unacked._held.values():
         held += len(offsets)
-    checks.check(unacked.total == waiting + held, "the total is what waits and what is held")
-    for segment_id, offsets in unacked._held.items() if unacked.timeout is not None else ():
+    return unacked._arrived == waiting and unacked.total == waiting + held
+
+
+cdef bint _expires(Unacknowledged unacked) noexcept:
+    if unacked.timeout is None:
+        return True
+    for segment_id, offsets in unacked._held.items():
         slots = [slot[segment_id] for _, slot in unacked._slots if segment_id in slot]
-        checks.check(offsets <= BitMap64().union(*slots), f"what the user has of segment {segment_id} expires")
+        if not offsets <= BitMap64().union(*slots):
+            return False
+    return True
 
 
 cdef class QueueInbox(Inbox):
