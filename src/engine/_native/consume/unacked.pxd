@@ -10,7 +10,7 @@ cdef class Unacknowledged:
     cdef readonly int64_t told            # of `total`, what changed() has told
     cdef object now                       # the clock
     cdef int64_t _arrived                 # messages in `waiting`
-    cdef object waiting                   # deque of Waiting, in the order of arrival
+    cdef object waiting                   # deque of blocks, in the order of arrival
     cdef readonly dict _held              # {segment: offsets}
     cdef readonly object _slots           # deque of (when it expires, {segment: offsets} that were received before)
 

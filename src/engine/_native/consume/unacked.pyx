@@ -34,7 +34,7 @@ cdef object OFFSET_MAX = 1 << 63
 
 # Messages of one block that wait, in the order of their offsets: first, first + 1, …, or those of `offsets`.
 @cython.final
-cdef class Waiting:
+cdef class _Waiting:
     cdef object segment_id
     cdef uint64_t first
     cdef int64_t count
@@ -52,8 +52,8 @@ cdef class Unacknowledged:
     """Loop thread only.
 
     `timeout` and `now` are seconds; without a timeout nothing expires. An offset in a slot that is held was received at
-    the slot's time. Invariants: `_arrived` counts what waits; what is held expires, if there is a timeout. Checked with
-    ENGINE_DEBUG=1.
+    the slot's time. Invariants: `_arrived` counts what waits; what is held expires, if there is a timeout. Checked by
+    settle_to(), forget() and drop(), with ENGINE_DEBUG=1.
     """
 
     def __init__(self, timeout, now not None):
@@ -91,7 +91,7 @@ cdef class Unacknowledged:
             self.queue(segment_id, 0, len(offsets), offsets)
 
     cdef int queue(self, object segment_id, uint64_t first, int64_t count, object offsets) except -1:
-        cdef Waiting block = Waiting.__new__(Waiting)
+        cdef _Waiting block = _Waiting.__new__(_Waiting)
         block.segment_id, block.first, block.count, block.offsets = segment_id, first, count, offsets
         self.waiting.append(block)
         self._arrived += count
@@ -106,7 +106,7 @@ cdef class Unacknowledged:
 
     cdef int settle_to(self, int64_t waiting) except -1:
         cdef int64_t received = self._arrived - waiting, count
-        cdef Waiting head
+        cdef _Waiting head
         while received > 0 and self.waiting:
             head = self.waiting[0]
             count = min(received, head.count)
@@ -159,7 +159,7 @@ cdef class Unacknowledged:
 
     def forget(self, segment_id, offsets):
         """These are neither queued nor held any more."""
-        cdef Waiting block
+        cdef _Waiting block
         cdef int64_t before
         for block in self.waiting:
             if block.segment_id == segment_id:
@@ -167,19 +167,19 @@ cdef class Unacknowledged:
                 block.drop(offsets)
                 self._arrived -= before - block.count
                 self.total -= before - block.count
-        self.waiting = deque([block for block in self.waiting if (<Waiting> block).count])
+        self.waiting = deque([block for block in self.waiting if (<_Waiting> block).count])
         self.take(segment_id, offsets)
         engine_check(_adds_up(self), b"the total is what waits and what is held")
         engine_check(_expires(self), b"what the user has expires")
 
     def drop(self, segment_id):
         """Remove everything of a segment."""
-        cdef Waiting block
+        cdef _Waiting block
         for block in self.waiting:
             if block.segment_id == segment_id:
                 self._arrived -= block.count
                 self.total -= block.count
-        self.waiting = deque([block for block in self.waiting if (<Waiting> block).segment_id != segment_id])
+        self.waiting = deque([block for block in self.waiting if (<_Waiting> block).segment_id != segment_id])
         self.total -= len(self._held.pop(segment_id, ()))
         for _, slot in self._slots:
             slot.pop(segment_id, None)
@@ -220,7 +220,7 @@ cdef int _remove(dict held, object segment_id, object less) except -1:
 
 
 cdef bint _adds_up(Unacknowledged unacked) noexcept:
-    cdef Waiting block
+    cdef _Waiting block
     cdef int64_t waiting = 0, held = 0
     for block in unacked.waiting:
         waiting += block.count
