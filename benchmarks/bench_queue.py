@@ -16,6 +16,7 @@ from typing import Any
 from support import sized
 
 from engine import clock
+from engine._native.consume.unacked import Unacknowledged
 from engine._native.format.offsets import pack, range_set
 from engine.aio.tasks import Supervisor
 from engine.broker.delivery.opened import Participation
@@ -28,7 +29,6 @@ from engine.broker.segment.hosted import HostedSegment
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.transactions.headers import TransactionHeaders
 from engine.broker.transactions.operations import Operations
-from engine.client.consume.unacked import Unacknowledged
 from engine.metadata.memory import MemoryMetadataStore
 from engine.model.hashrange import HashRange
 from engine.model.names import SegmentName, TopicName

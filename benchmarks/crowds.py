@@ -73,11 +73,11 @@ def rate_among_connections(url: str, count: int, sample: Rows) -> float:
         return run(rate_of_client(url, sample))
 
 
-async def rate_of_client(url: str, sample: Rows, **options: Any) -> float:
+async def rate_of_client(url: str, sample: Rows, way: str = "send_nowait", **options: Any) -> float:
     """Messages per second of one producer into a topic with these options."""
     async with engine.AsyncClient(url) as client:
         await warm_up(client)
-        return await publish_rate(client, "send_nowait", sample, **options)
+        return await publish_rate(client, way, sample, **options)
 
 
 async def warm_up(client: Any) -> None:

@@ -150,6 +150,7 @@ BARS = [
     Bar("P10", "segment log, 64 KiB entries", "log bytes", "log writev bytes", at_least=0.8, unit="B/s", name=WRITEV),
     Bar("P11", "dispatch, 1,024 buckets", "dispatch ns", 100.0, at_most=1, unit="ns/entry"),
     Bar("P12", f"{SEGMENTS} segments", f"segments {SEGMENTS}", "segments 1", at_least=0.8, name="one"),
+    Bar("P12", f"{SEGMENTS} segments, open", f"open segments {SEGMENTS}", "open segments 1", name="one"),
     Bar("P12", f"{CONNECTIONS:,} connections", f"connections {CONNECTIONS}", "connections 1", at_least=0.8, name="one"),
     Bar("P12", f"{TOPICS:,} topics", f"topics {TOPICS}", "topics 1", at_least=0.8, name="one"),
     Bar("P12", "resident, an idle connection", "connection bytes", 20e3, at_most=1, unit="B"),

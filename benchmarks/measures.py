@@ -203,6 +203,11 @@ def size(pinned: bool) -> Figures:
             "segments {}", (1, SEGMENTS), lambda n: run(crowds.rate_of_client(broker.url, sample, segments=n))
         )
         figures |= in_turn(
+            "open segments {}",
+            (1, SEGMENTS),
+            lambda n: run(crowds.rate_of_client(broker.url, sample, workloads.AGAIN, segments=n)),
+        )
+        figures |= in_turn(
             "connections {}", (1, CONNECTIONS), lambda n: crowds.rate_among_connections(broker.url, n, sample)
         )
     with server(cpu=cores) as many, server(cpu=cores) as one:

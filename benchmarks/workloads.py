@@ -38,14 +38,25 @@ async def new_topic(client: Any, **options: Any) -> AsyncIterator[str]:
 async def publish_each(client: Any, topic: str, sample: Rows) -> float:
     """Seconds to send_nowait every row and have all acknowledged."""
     async with await client.producer(topic) as producer:
-        started = time.perf_counter()
-        send = producer.send_nowait
-        for start in range(0, len(sample), ROOM_EVERY):
-            for key, value in sample[start : start + ROOM_EVERY]:
-                send(value, key=key)
-            await producer.writable()
-        await producer.flush()
-        return time.perf_counter() - started
+        return await _send_each(producer, sample)
+
+
+async def publish_again(client: Any, topic: str, sample: Rows) -> float:
+    """The same once more by the same producer: segments are open, and it is attached to them."""
+    async with await client.producer(topic) as producer:
+        await _send_each(producer, sample)
+        return await _send_each(producer, sample)
+
+
+async def _send_each(producer: Any, sample: Rows) -> float:
+    started = time.perf_counter()
+    send = producer.send_nowait
+    for start in range(0, len(sample), ROOM_EVERY):
+        for key, value in sample[start : start + ROOM_EVERY]:
+            send(value, key=key)
+        await producer.writable()
+    await producer.flush()
+    return time.perf_counter() - started
 
 
 async def publish_columns(client: Any, topic: str, sample: Rows) -> float:
@@ -61,12 +72,14 @@ async def publish_columns(client: Any, topic: str, sample: Rows) -> float:
 
 
 PUBLISH = {"send_nowait": publish_each, "send_batch": publish_columns}
+AGAIN = "again"
 
 
 async def publish_rate(client: Any, way: str, sample: Rows, **options: Any) -> float:
     """Messages per second into a new topic."""
     async with new_topic(client, **options) as topic:
-        return len(sample) / await PUBLISH[way](client, topic, sample)
+        publish = publish_again if way == AGAIN else PUBLISH[way]
+        return len(sample) / await publish(client, topic, sample)
 
 
 async def publish_long(client: Any, sample: Rows, counts: tuple[int, ...]) -> list[float]:

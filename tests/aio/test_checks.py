@@ -21,7 +21,6 @@ from engine.broker.delivery.queue import QueueDispatcher
 from engine.broker.pools.attachments import Attached, Attachments
 from engine.broker.pools.outbound import OutboundMemory
 from engine.broker.segment.reader import SegmentReader
-from engine.client.consume.unacked import Unacknowledged
 from engine.metadata.ordered import OrderedSet
 
 pytestmark = pytest.mark.usefixtures("costly")
@@ -78,24 +77,6 @@ async def test_a_sorted_set_is_in_order():
     twice.add("d")
     with broken("in order"):
         twice.between("a", "z")
-
-
-def test_what_arrived_is_what_waits():
-    unacked = Unacknowledged(10.0, lambda: 0.0)
-    unacked.arrived(1, BitMap64([1, 2, 3]))
-    unacked.settle(1)
-    unacked._arrived += 1
-    with broken("what has arrived"):
-        unacked.arrived(1, BitMap64([4]))
-
-
-def test_what_is_held_expires():
-    unacked = Unacknowledged(10.0, lambda: 0.0)
-    unacked.arrived(1, BitMap64([1, 2, 3]))
-    unacked.settle(0)
-    unacked._slots.clear()
-    with broken("of segment 1 expires"):
-        unacked.arrived(1, BitMap64([4]))
 
 
 async def test_what_waits_for_peers_adds_up():

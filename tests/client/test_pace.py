@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.client.consume.pace import STEP, WORK_S, Pace
-from engine.client.consume.permits import Permits, worth_granting
+from engine._native.consume.permits import STEP, WORK_S, Pace, Permits, worth_granting
 from engine.limits import RECEIVE_QUEUE_MESSAGES
 
 MOST = RECEIVE_QUEUE_MESSAGES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 
 import pytest
 from hypothesis import settings
@@ -11,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pyroaring import BitMap64
 
-from engine.client.consume.unacked import SLOTS, Unacknowledged
+from engine._native.consume.unacked import SLOTS, Unacknowledged
+from tests.reference.unacked_reference import PlainUnacked
 
 TIMEOUT_S = 16.0
 SEGMENTS = st.integers(0, 1)
@@ -19,14 +19,14 @@ CHOICE = st.integers(0, 2**16 - 1)  # which of some offsets: by the bits
 
 
 class Having(RuleBasedStateMachine):
-    """`queue`: (segment, offset) in the order of arrival; `got`: when the user received what it has."""
+    """The native one, and the plain model beside it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
         self.unacked = Unacknowledged(TIMEOUT_S, lambda: self.now)
-        self.queue: deque[tuple[int, int]] = deque()
-        self.got: dict[tuple[int, int], float] = {}
+        self.model = PlainUnacked()
+        self.told = 0
         self.back: dict[int, set[int]] = {0: set(), 1: set()}  # may arrive again
         self.next = {0: 0, 1: 0}
 
@@ -37,66 +37,71 @@ class Having(RuleBasedStateMachine):
         self.back[segment] -= again
         offsets = again | set(range(self.next[segment], self.next[segment] + count))
         self.next[segment] += count
-        self.queue.extend((segment, offset) for offset in sorted(offsets))
+        self.model.arrived(segment, offsets)
         self.unacked.arrived(segment, BitMap64(offsets))
 
     @rule(count=st.integers(0, 30), told=st.booleans())
     def receive(self, count: int, told: bool) -> None:
-        for _ in range(min(count, len(self.queue))):
-            self.got[self.queue.popleft()] = self.now
+        self.model.receive(count, self.now)
         if told:
-            self.unacked.settle(len(self.queue))
+            self.settle()
 
-    @rule(segment=SEGMENTS, choice=CHOICE)
-    def take(self, segment: int, choice: int) -> None:
+    def settle(self) -> None:
+        self.unacked.settle(len(self.model.queue))
+
+    @rule(segment=SEGMENTS, choice=CHOICE, fails=st.booleans())
+    def take(self, segment: int, choice: int, fails: bool) -> None:
         """Acknowledged, or handed back; also what the user does not have."""
-        self.unacked.settle(len(self.queue))
+        self.settle()
         named = self.chosen(set(range(self.next[segment])), choice)
-        mine = {offset for offset in named if (segment, offset) in self.got}
+        mine = self.model.take(segment, named)
         assert set(self.unacked.take(segment, BitMap64(named))) == mine
-        for offset in mine:
-            del self.got[segment, offset]
-        self.back[segment] |= mine
+        if fails:
+            self.unacked.give_back(segment, BitMap64(mine))
+            self.model.give_back(segment, mine, self.now)
+        else:
+            self.back[segment] |= mine
 
     @rule(segment=SEGMENTS)
     def lose(self, segment: int) -> None:
-        self.unacked.settle(len(self.queue))
-        for key in [key for key in (*self.got, *self.queue) if key[0] == segment]:
-            self.got.pop(key, None)
-            self.back[segment].add(key[1])
-        self.queue = deque(key for key in self.queue if key[0] != segment)
+        self.settle()
+        self.back[segment] |= self.model.drop(segment)
         self.unacked.drop(segment)
 
-    @precondition(lambda self: self.queue)
+    @precondition(lambda self: self.model.queue)
     @rule(segment=SEGMENTS, choice=CHOICE)
     def forget(self, segment: int, choice: int) -> None:
         """Acknowledged before they were received."""
-        self.unacked.settle(len(self.queue))
-        named = self.chosen({offset for i, offset in (*self.queue, *self.got) if i == segment}, choice)
-        self.queue = deque(key for key in self.queue if key[0] != segment or key[1] not in named)
-        for offset in named:
-            self.got.pop((segment, offset), None)
+        self.settle()
+        named = self.chosen({offset for i, offset in (*self.model.queue, *self.model.got) if i == segment}, choice)
+        self.model.forget(segment, named)
         self.unacked.forget(segment, BitMap64(named))
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 40.0]))
     def wait(self, seconds: float) -> None:
         """Looked at as often as it asks for: nothing too early, nothing late by more than two ticks."""
-        self.unacked.settle(len(self.queue))
-        end = self.now + seconds
+        self.settle()
+        end, got = self.now + seconds, self.model.got
         while self.now < end:
             self.now = min(self.now + TIMEOUT_S / SLOTS, end)
             for segment, offsets in self.unacked.expired():
                 for offset in offsets:
                     # As a sum, which is how a deadline is made: 51.1 + 16.0 is 67.1, but 67.1 - 16.0 is less than 51.1.
-                    assert self.got.pop((segment, offset)) + TIMEOUT_S <= self.now
+                    assert got.pop((segment, offset)) + TIMEOUT_S <= self.now
                     self.back[segment].add(offset)
             # Of several ticks, each of which is rounded.
-            assert all(time + TIMEOUT_S * (1 + 2 / SLOTS) > self.now - 1e-6 for time in self.got.values())
+            assert all(time + TIMEOUT_S * (1 + 2 / SLOTS) > self.now - 1e-6 for time in got.values())
+
+    @rule()
+    def tell(self) -> None:
+        self.told += self.unacked.changed()
+        assert self.told == self.unacked.told == self.model.total
 
     @invariant()
     def it_counts(self) -> None:
-        assert self.unacked.count(len(self.queue)) == len(self.got)
-        assert self.unacked.busy or not (self.got or self.queue)
+        assert self.unacked.total == self.model.total
+        assert self.unacked.count(len(self.model.queue)) == len(self.model.got)
+        assert self.unacked.busy or not self.model.total
 
     @staticmethod
     def chosen(offsets: set[int], choice: int) -> set[int]:

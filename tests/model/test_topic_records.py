@@ -9,6 +9,7 @@ import pytest
 
 from engine.errors import CorruptionError, InvalidArgumentError
 from engine.model.access import AccessMode
+from engine.model.fields import Fields
 from engine.model.layout import SegmentLayout
 from engine.model.policies import NamespacePolicies, TopicPolicies, policies_of_topic, resolved
 from engine.model.subscriptions import (
@@ -144,3 +145,21 @@ def test_policies_of_a_version_for_which_every_negative_number_had_no_limit() ->
 def test_damaged_policies_are_corruption() -> None:
     with pytest.raises(CorruptionError, match="retention_time_s"):
         NamespacePolicies.from_json(b'{"retentionTimeSeconds":"x"}')
+
+
+def test_the_policies_of_a_wide_topic_are_read_once_for_all_of_its_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = SegmentLayout.create(now_ms=1, segments=64)
+    records = [
+        dataclasses.replace(wide, policies=TopicPolicies(retention_size_bytes=size)).to_json() for size in (7, 8)
+    ]
+    parse, parsed = Fields.parse, list[bytes]()
+
+    def counted(what: str, value: bytes) -> Fields:
+        parsed.append(value)
+        return parse(what, value)
+
+    monkeypatch.setattr(Fields, "parse", counted)
+    for record, size in zip(records, (7, 8), strict=True):
+        for _ in wide.segments:
+            assert policies_of_topic(record).retention_size_bytes == size
+    assert parsed == records

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from engine._native.consume.unacked import Unacknowledged
 from engine._native.format.crc32c import crc32c
 from engine._native.serve.dispatch import BucketLedger
 from engine.broker.delivery import bucket_acks, shared
@@ -20,9 +21,9 @@ from engine.broker.delivery.queue import QueueDispatcher
 from engine.broker.delivery.redelivery import RedeliveryCounts
 from engine.broker.delivery.shared import SharedDispatcher
 from engine.broker.delivery.subscription import HostedSubscription
+from engine.client.consume import queue_consumer
 from engine.client.consume.letter import LetterProducer
 from engine.client.consume.queue_consumer import AsyncQueueConsumer
-from engine.client.consume.unacked import Unacknowledged
 from engine.client.topic.topic_list import TopicListSession
 from engine.testing.cluster import SimCluster, simulate
 from engine.testing.members import NamespaceMember
@@ -197,15 +198,16 @@ def test_put_dead_letters_away_without_acknowledging_them_in_the_transaction(mon
 
 
 def test_hand_back_what_was_acknowledged_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    def keep(unacked: Unacknowledged, segment_id: int, offsets: Any) -> Any:
-        return unacked._held.get(segment_id, offsets) & offsets
+    class Keeping(Unacknowledged):
+        def take(self, segment_id: int, offsets: Any) -> Any:
+            return self._held.get(segment_id, offsets) & offsets
 
     def redeliver(dispatcher: QueueDispatcher, consumer: Any, offsets: Any, backoff: Any = None) -> None:
         consumer.unacknowledged -= offsets
         dispatcher._hand_back(offsets, backoff)
         dispatcher.pump()
 
-    monkeypatch.setattr(Unacknowledged, "take", keep)
+    monkeypatch.setattr(queue_consumer, "Unacknowledged", Keeping)
     monkeypatch.setattr(QueueDispatcher, "redeliver", redeliver)
     assert flagged("C2", lambda seed: run_queue(seed, QueuePlan(max_redeliveries=None, messages=30, kill_rate=0.0)))
 

@@ -19,8 +19,11 @@ from engine.errors import (
     NotFoundError,
     SegmentSealedError,
 )
+from engine.storage.disk.disk import OsDisk, OsFile
+from engine.storage.file.continuation import NOTHING
 from engine.storage.file.index import Index
 from engine.storage.file.logfile import LogFile
+from engine.storage.file.recovery import recover
 from engine.storage.reader import Reader
 from engine.storage.segment import Appended, Block
 from engine.testing.clock import FakeClock
@@ -260,6 +263,31 @@ async def test_open_and_create(tmp_path: Path) -> None:
     await store.close()
     with pytest.raises(AlreadyClosedError):
         await store.create(name())
+
+
+async def test_a_new_segment_is_as_recovery_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is read back: what was just written is known, and durable."""
+    store = make_store(tmp_path)
+
+    def never(disk: OsDisk, path: str) -> OsFile:
+        raise AssertionError(f"{path} was opened")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OsDisk, "open", never)
+        made = store._recover(name(), (*QUARTERS,), "fsync", None, NOTHING, create=True)
+    found = recover(OsDisk(), store.directory(name()), name(), QUARTERS)
+    assert found is not None
+    assert made.dedup.snapshot() == found.dedup.snapshot()
+    for part in ("term", "sealed", "orderly", "restart", "end", "torn"):
+        assert getattr(made, part) == getattr(found, part), part
+    (file,), (same,) = made.files, found.files
+    assert file.index is not None
+    assert same.index is not None
+    beginning = file.first_offset, file.opening.data_position
+    assert file.index.last(*beginning) == same.index.last(*beginning)
+    for part in set(LogFile.__slots__) - {"index"}:
+        assert getattr(file, part) == getattr(same, part), part
+    await store.close()
 
 
 async def test_names_that_trouble_a_file_system(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, Literal, TypeVar, get_args
 
 from engine.errors import InvalidArgumentError
@@ -20,6 +21,8 @@ FOR_EVER = -1
 CREATED = "createdAtMs"  # a field of the record of a namespace that was created by itself
 AUTO_SCALE = "scalableTopicAutoScalePolicy"  # a field of the namespace record beside those of NamespacePolicies
 TOPIC_FIELD = "policies"  # of the topic record
+_WIDE = 4096  # bytes of a topic record: a wide topic's is read for every segment that is attached to
+_WIDE_KEPT = 16  # the policies of wide topics that are cached
 # Far below 2**63, also in milliseconds.
 _MOST = {"retention_time_s": 10**11, "retention_size_bytes": 2**62, "message_ttl_s": 10**11}
 FLUSH_INTERVAL_MS = (10, 1_000)  # the least and the most
@@ -161,7 +164,17 @@ class NamespacePolicies(TopicPolicies):
 
 def policies_of_topic(record: bytes) -> TopicPolicies:
     """Only the policies of a topic record, for searching many. Raises CorruptionError."""
+    return _of_wide_topic(record) if len(record) >= _WIDE else _of_topic(record)
+
+
+def _of_topic(record: bytes) -> TopicPolicies:
     return read_topic_policies(Fields.parse("topic record", record))
+
+
+@lru_cache(maxsize=_WIDE_KEPT)
+def _of_wide_topic(record: bytes) -> TopicPolicies:
+    """Equal records give the same policies, which are immutable."""
+    return _of_topic(record)
 
 
 def read_topic_policies(record: Fields) -> TopicPolicies:

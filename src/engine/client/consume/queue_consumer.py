@@ -16,6 +16,7 @@ from pyroaring import BitMap64
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
+from engine._native.consume.unacked import QueueInbox, Unacknowledged
 from engine._native.format.entry import Entry
 from engine._native.format.offsets import offset_set, pack, range_set, runs
 from engine.client.base.options import ConsumerOptions, QueueOptions, check_seconds
@@ -27,7 +28,6 @@ from engine.client.consume.permits import permits_of
 from engine.client.consume.receiving import ConsumerStatistics, MemberOwner, V
 from engine.client.consume.runs import QueueRuns
 from engine.client.consume.subscribed import SubscriptionConsumer
-from engine.client.consume.unacked import Unacknowledged
 from engine.client.consume.unconfirmed import Begun, Unconfirmed
 from engine.client.net.pool import Pool
 from engine.client.topic.layout import TopicLayout
@@ -66,7 +66,7 @@ class QueueConsumerStatistics(ConsumerStatistics):
     unacknowledged: int
 
 
-class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
+class AsyncQueueConsumer(QueueInbox, QueueRuns[V], SubscriptionConsumer[V]):
     """Receives messages that no other consumer of the subscription has.
 
     Made by `client.queue_consumer()`; usable with `async with`.
@@ -84,7 +84,6 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         self._backoff = (queue or QueueOptions()).nack_backoff
         self._unacked = Unacknowledged((queue or QueueOptions()).ack_timeout, self._loop.time)
         self._permits = permits_of(options, self._loop)
-        self._counted_held = 0  # what `_permits` has counted of `_unacked.total`
         self._lives: dict[int, int] = {}  # by segment, how often its messages were taken back by the broker
         self._timer: asyncio.TimerHandle | None = None
         self._acknowledged = self._nacked = self._timed_out = 0
@@ -178,44 +177,26 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
         """The other topics of the consumer get its part of the window."""
         for attachment in self.attachments.values():
             self._permits.leave(attachment)
-        self._permits.change(-self._counted_held)
+        self._permits.change(-self._unacked.told)
         self._permits = permits_of(self.options, self._loop)
-        self._permits.change(self._counted_held)
-
-    def _held_changed(self, done: int = 0) -> None:
-        change, self._counted_held = self._unacked.total - self._counted_held, self._unacked.total
-        self._permits.change(change, done)
-
-    def _asked(self) -> None:
-        if not self._queue.messages:
-            self._permits.ask()
+        self._permits.change(self._unacked.told)
 
     # -- what the user has -----------------------------------------------------------------------------------
 
-    def _push(self, attachment: Attachment, entries: list[Entry], header: commands.Message, begin: int) -> int:
-        """Queue a block; messages that were redelivered too often become dead letters."""
-        self._permits.arrived(attachment, header.messages)
-        if not entries or self._closed:
-            return 0
-        skip, redelivered = header.skip, header.redelivered
+    def _without_letters(
+        self, attachment: Attachment, entries: list[Entry], header: commands.Message, offsets: BitMap64
+    ) -> tuple[commands.Message, BitMap64]:
+        """Messages that were redelivered too often become dead letters."""
+        letters, redelivered = self._dead_letters, header.redelivered
+        assert letters is not None
+        assert redelivered
+        dead = (letters.select(redelivered) & offsets) - unreadable(entries)
+        if not dead:
+            return header, offsets
+        offsets -= dead
         first, last = entries[0].first_offset, entries[-1].first_offset + entries[-1].count - 1
-        offsets = range_set(first, last)
-        if skip:
-            offsets -= offset_set(skip, OFFSET_MAX)
-        if (
-            redelivered
-            and self._dead_letters is not None
-            and (dead := (self._dead_letters.select(redelivered) & offsets) - unreadable(entries))
-        ):
-            offsets -= dead
-            header = replace(header, skip=runs(range_set(first, last) - offsets))
-            self._put_aside(attachment, self._dead_letters, entries, dead, redelivered)
-        self._settle()
-        self._unacked.arrived(attachment.segment_id, offsets)
-        self._watch()
-        pushed = super()._push(attachment, entries, header, begin)
-        self._held_changed()
-        return pushed
+        self._put_aside(attachment, letters, entries, dead, redelivered)
+        return replace(header, skip=runs(range_set(first, last) - offsets)), offsets
 
     def _put_aside(
         self, attachment: Attachment, letters: DeadLetters, entries: list[Entry], dead: BitMap64, redelivered: Any
@@ -226,10 +207,6 @@ class AsyncQueueConsumer(QueueRuns[V], SubscriptionConsumer[V]):
             self._hand_back(attachment, dead, Backoff())
         else:
             letters.push(entries, dead, redelivered)
-
-    def _settle(self) -> None:
-        """Note what was received so far."""
-        self._unacked.settle(self._queue.messages)
 
     def _let_go(self, segment_id: int) -> None:
         """Drop a segment's messages, received or not: the broker may deliver them to another consumer."""

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overloa
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
+from engine._native.consume.permits import Permits
 from engine._native.consume.receiving import Receives, Wait
 from engine.client.base.html import HtmlRecord
 from engine.client.base.options import check_count, check_timeout
 from engine.client.base.owned import Owned
 from engine.client.base.starting import Starting
 from engine.client.consume.credit import Budget
-from engine.client.consume.permits import Permits
 from engine.errors import AlreadyClosedError, EngineError
 
 if TYPE_CHECKING:

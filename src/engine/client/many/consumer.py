@@ -28,11 +28,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
+from engine._native.consume.permits import Permits
 from engine.aio.once import Once
 from engine.aio.tasks import Supervisor
 from engine.client.base.options import ConsumerOptions
 from engine.client.consume.credit import Budget, Gate
-from engine.client.consume.permits import Permits
 from engine.client.consume.queue_consumer import AsyncQueueConsumer
 from engine.client.consume.receiving import ConsumerStatistics, Receiving, V
 from engine.client.consume.stream_consumer import AsyncStreamConsumer

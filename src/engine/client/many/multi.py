@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 from engine._native.consume.batch import MessageBatch
 from engine._native.consume.message import Message
+from engine._native.consume.permits import Permits
 from engine.client.base.options import ConsumerOptions, check_seconds
 from engine.client.consume.letter import LetterWriter
-from engine.client.consume.permits import Permits, permits_of
+from engine.client.consume.permits import permits_of
 from engine.client.consume.queue_consumer import Acknowledgeable, AsyncQueueConsumer
 from engine.client.consume.receiver import Receiver
 from engine.client.consume.receiving import V

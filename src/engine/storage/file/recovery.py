@@ -146,6 +146,14 @@ def recover(
     return Recovered(files, dedup, opener.term, last.sealed, last.closing is not None, restart, opener.torn)
 
 
+def never_written(file: LogFile, name: SegmentName, bucket_ends: Sequence[int]) -> Recovered:
+    """The parts of a segment whose only file was created just now: recover() would read back what is known, and sync
+    what is durable.
+    """
+    file.created, file.snapshot = True, None
+    return Recovered([file], Dedup(name.hash_range, bucket_ends), 0, False, False, file.first_offset)
+
+
 def _terms_of(directory: str, name: str) -> tuple[int, int]:
     found = parse_file_name(name)
     if found is None:
