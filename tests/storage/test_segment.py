@@ -23,6 +23,7 @@ from engine.storage.disk.disk import OsDisk, OsFile
 from engine.storage.file.continuation import NOTHING
 from engine.storage.file.index import Index
 from engine.storage.file.logfile import LogFile
+from engine.storage.file.producer_snapshot import write_producer_snapshot
 from engine.storage.file.recovery import recover
 from engine.storage.reader import Reader
 from engine.storage.segment import Appended, Block
@@ -287,6 +288,19 @@ async def test_a_new_segment_is_as_recovery_finds_it(tmp_path: Path, monkeypatch
     assert file.index.last(*beginning) == same.index.last(*beginning)
     for part in set(LogFile.__slots__) - {"index"}:
         assert getattr(file, part) == getattr(same, part), part
+    await store.close()
+
+
+async def test_a_new_segment_knows_the_producers_of_its_parents_that_lie_there_before_it(tmp_path: Path) -> None:
+    """As a segment on object storage is restored, whose parents' producers are there and whose log is not."""
+    parent = await (above := make_store(tmp_path / "above")).create(name())
+    await parent.append(entry(0))
+    store = make_store(tmp_path / "below")
+    OsDisk().make_directories(directory := store.directory(name()))
+    write_producer_snapshot(OsDisk(), f"{directory}/inherited", parent.dedup_snapshot())
+    await above.close()
+    again = await (await store.create(name())).append(entry(0))
+    assert [place.duplicate for place in again] == [True]
     await store.close()
 
 

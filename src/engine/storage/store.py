@@ -320,7 +320,13 @@ class SegmentStore:
         finish_removal(disk, directory)
         found = recover(disk, directory, name, bucket_ends, durability=durability, known=known, lease=lease)
         if found is None and create:
-            return never_written(self._make(directory, name, durability, lease), name, bucket_ends)
+            empty = not any(disk.list(directory))  # no producers of parents, for instance
+            made = self._make(directory, name, durability, lease)
+            if empty:
+                return never_written(made, name, bucket_ends)
+            found = recover(disk, directory, name, bucket_ends, lease=lease)
+            if found is not None:
+                found.restart = found.end  # it was never written
         if found is None:
             raise NotFoundError(f"{name} has no files in {directory}")
         return found
