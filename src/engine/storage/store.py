@@ -39,7 +39,7 @@ from engine.storage.file.context import Context
 from engine.storage.file.continuation import NOTHING, Known
 from engine.storage.file.extent import Extent, read_extent
 from engine.storage.file.handles import Handles
-from engine.storage.file.logfile import LogFile, SyncFailed, holds_messages, new_file, parse_file_name, read_header
+from engine.storage.file.logfile import SyncFailed, holds_messages, parse_file_name, read_header
 from engine.storage.file.owners import Lease
 from engine.storage.file.page_cache import PageCache
 from engine.storage.file.removal import finish_removal, remaining, remove, term_of
@@ -314,34 +314,16 @@ class SegmentStore:
         *,
         create: bool,
     ) -> Recovered:
-        from engine.storage.file.recovery import never_written, recover  # with the first segment
+        from engine.storage.file.recovery import file_facts, make, recover  # with the first segment
 
         disk, directory = self._disk, self.directory(name)
         finish_removal(disk, directory)
         found = recover(disk, directory, name, bucket_ends, durability=durability, known=known, lease=lease)
         if found is None and create:
-            empty = not any(disk.list(directory))  # no producers of parents, for instance
-            made = self._make(directory, name, durability, lease)
-            if empty:
-                return never_written(made, name, bucket_ends)
-            found = recover(disk, directory, name, bucket_ends, lease=lease)
-            if found is not None:
-                found.restart = found.end  # it was never written
+            return make(disk, directory, name, bucket_ends, file_facts(self._context, name, durability), lease)
         if found is None:
             raise NotFoundError(f"{name} has no files in {directory}")
         return found
-
-    def _make(self, directory: str, name: SegmentName, durability: str, lease: Lease | None) -> LogFile:
-        if lease is not None:
-            lease.check()  # at the last moment: the job may have waited in the queue
-        term = 0 if lease is None else lease.term
-        self._disk.make_directories(directory)
-        from engine.storage.file.recovery import file_facts
-
-        facts = file_facts(self._context, name, durability)
-        file = new_file(directory, facts, 0, terms=(term, 0))
-        file.create(self._disk).close()
-        return file
 
     def _report(self, name: SegmentName, recovered: Recovered) -> None:
         """Log and count what was lost."""

@@ -58,6 +58,7 @@ from engine.storage.file.logfile import (
     FileFacts,
     LogFile,
     file_name,
+    new_file,
     parse_file_name,
     read_header,
     read_snapshot,
@@ -146,12 +147,27 @@ def recover(
     return Recovered(files, dedup, opener.term, last.sealed, last.closing is not None, restart, opener.torn)
 
 
-def never_written(file: LogFile, name: SegmentName, bucket_ends: Sequence[int]) -> Recovered:
-    """The parts of a segment whose only file was created just now: recover() would read back what is known, and sync
-    what is durable.
+def make(
+    disk: Disk, directory: str, name: SegmentName, bucket_ends: Sequence[int], facts: FileFacts, lease: Lease | None
+) -> Recovered:
+    """Create the first file of a segment; its parts. Raises as recover(), and what the lease raises.
+
+    Where nothing lay in the directory, as what the parents knew of producers, all is known: recover() would read it
+    back, and sync what is durable.
     """
-    file.created, file.snapshot = True, None
-    return Recovered([file], Dedup(name.hash_range, bucket_ends), 0, False, False, file.first_offset)
+    if lease is not None:
+        lease.check()  # at the last moment: the job may have waited in the queue
+    disk.make_directories(directory)
+    empty = not disk.list(directory)
+    file = new_file(directory, facts, 0, terms=(0 if lease is None else lease.term, 0))
+    file.create(disk).close()
+    if empty:
+        file.created, file.snapshot = True, None
+        return Recovered([file], Dedup(name.hash_range, bucket_ends), 0, False, False, file.first_offset)
+    found = recover(disk, directory, name, bucket_ends, lease=lease)
+    assert found is not None, directory
+    found.restart = found.end  # it was never written
+    return found
 
 
 def _terms_of(directory: str, name: str) -> tuple[int, int]:
