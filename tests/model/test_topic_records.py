@@ -8,6 +8,7 @@ import json
 import pytest
 
 from engine.errors import CorruptionError, InvalidArgumentError
+from engine.model import policies
 from engine.model.access import AccessMode
 from engine.model.fields import Fields
 from engine.model.layout import SegmentLayout
@@ -158,6 +159,7 @@ def test_the_policies_of_a_wide_topic_are_read_once_for_all_of_its_segments(monk
         parsed.append(value)
         return parse(what, value)
 
+    policies._of_wide_topic.cache_clear()  # of other tests of this process
     monkeypatch.setattr(Fields, "parse", counted)
     for record, size in zip(records, (7, 8), strict=True):
         for _ in wide.segments:

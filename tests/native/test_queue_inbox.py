@@ -15,6 +15,7 @@ from engine._native.consume.entry_queue import EntryQueue
 from engine._native.consume.permits import Permits, worth_granting
 from engine._native.consume.receiving import Arriving, Holdings, Reached, Share, Skipped, Wait
 from engine._native.consume.unacked import QueueInbox, Unacknowledged
+from engine.errors import InvalidArgumentError
 from engine.limits import RECEIVE_QUEUE_MESSAGES
 from tests.kit.fake_entries import SALT, block
 from tests.reference.permits_reference import PlainPace, PlainPermits
@@ -74,6 +75,12 @@ def test_credit_is_granted_as_the_model_grants_it(size: int | None, played: list
             now += one
         assert (permits.window, permits.held) == (model.window, model.held)
         assert grants == model.grants
+
+
+@pytest.mark.parametrize("size", [0, -3])
+def test_a_window_of_no_messages_is_refused(size: int):
+    with pytest.raises(InvalidArgumentError, match=f"size must be at least 1, got {size}"):
+        Permits(size, lambda: 0.0)
 
 
 def test_the_worth_of_a_grant():

@@ -35,6 +35,7 @@ machine, does not decide alone.
 
 A plain model is `tests/reference/permits_reference.py`.
 """
+from engine.errors import InvalidArgumentError
 from engine.limits import RECEIVE_QUEUE_MESSAGES
 
 from engine._native.format.invariants cimport engine_check
@@ -90,6 +91,8 @@ cdef class Permits:
     """`size`: the window, at least 1; None: it follows the pace, measured by the clock `now`. Loop thread only."""
 
     def __init__(self, size, now not None):
+        if size is not None and size < 1:
+            raise InvalidArgumentError(f"size must be at least 1, got {size}")
         self.size = 0 if size is None else size
         self.pace = Pace(RECEIVE_QUEUE_MESSAGES)
         self.now = now
