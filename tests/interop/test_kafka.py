@@ -1,4 +1,4 @@
-"""`engine perf compare` with a real broker of Apache Kafka: one KRaft node, of the jars in the folder ENGINE_KAFKA_JARS."""
+"""`engine perf compare` with a real node of Apache Kafka (KRaft), of the jars in the folder ENGINE_KAFKA_JARS."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ def free_ports(count: int) -> list[int]:
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a broker that has just been started."""
     jars, java = os.environ.get(JARS), shutil.which("java")
-    if not jars or java is None:
-        pytest.skip(f"{JARS} must name a folder with the jars of Apache Kafka, and java be found, to run it")
+    if not jars:
+        pytest.skip(f"{JARS} must name a folder with the jars of Apache Kafka")
+    assert java is not None, "Kafka needs java"
     folder = tmp_path_factory.mktemp("kafka")
     port, controller = free_ports(2)
     settings = folder / "server.properties"
     settings.write_text(SETTINGS.format(port=port, controller=controller, folder=folder))
-    command = [java, "-Xmx512m", "-cp", f"{jars}/*"]
+    command: list[str | Path] = [java, "-Xmx512m", "-cp", f"{jars}/*"]
     form = [*command, "kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER, "--config", settings]
     made = subprocess.run(form, cwd=folder, capture_output=True, text=True, timeout=WAIT_S)
     assert made.returncode == 0, made.stdout + made.stderr
