@@ -13,7 +13,6 @@ from typing import Any
 from opentelemetry import context
 from opentelemetry.trace import Span
 
-from engine._native.consume.message import Message
 from engine.model.reply_topics import REPLY_TO
 from engine.tracing import spans
 from engine.tracing.spans import Attributes
@@ -300,7 +299,7 @@ class _AwaitedLoop(_Body):
 
 
 def _is_request(message: Any) -> bool:
-    return isinstance(message, Message) and REPLY_TO in message.properties
+    return REPLY_TO in getattr(message, "properties", ())
 
 
 def _subscription(consumer: Any) -> Attributes:
