@@ -8,7 +8,8 @@
 #   make debug   the native modules once more, with checks and sanitizers, and the same suite with all invariants checked
 #   make tidy    layers, lengths, stubs, types, lint, documented names, benchmarks once tiny
 #   make fuzz    the long forms of the random tests, and coverage-guided fuzzers (ENGINE_FUZZ_S seconds each)
-#   make interop Apache Pulsar's Java clients against a broker, and beside its own (needs a JDK and Maven)
+#   make interop Apache Pulsar's Java clients against a broker, and beside its own (needs a JDK and Maven); with a folder of
+#                Apache Kafka's jars, `engine perf compare` beside a node of it: ENGINE_KAFKA_JARS=FOLDER
 #   make bench   the benchmarks, published as HTML in .asv/html
 #   make bench-compare BASE=v0.1.0  this tree beside another revision, in turns: ratios with their spread (ONLY=serve)
 #   make bench-history  what users notice, over the last LAST=5 tags and this tree, in .asv/history/index.html

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+from asyncio import _get_running_loop  # without an error outside of a loop
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector as Base
 
-from engine.errors import EngineError
+from engine.client.client import AsyncClient
+from engine.errors import EngineError, InvalidArgumentError, UnsupportedError
+from engine.sync.client import Client
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from engine.sync import Client
-
 PROCESS = ("process_", "python_")  # the registry's own collectors say these of the program
+LOOP_S_MAX = 10.0  # a scrape waits so long for the loop of an asynchronous client
 
 
 class Collector(Base):
-    """`REGISTRY.register(Collector(e))`: `e`: what engine.open() or engine.Client() gave.
+    """`REGISTRY.register(Collector(e))`: `e`: what engine.open(), open_async(), Client() or AsyncClient() gave.
 
-    They are asked for at each scrape. A server that does not answer has no metrics then, and `engine_up` is 0.
+    They are asked for at each scrape. A server that does not answer has no metrics then, and `engine_up` is 0. So it is
+    when the loop of an asynchronous client has ended, or does not answer for 10 s.
+
+    The collector of an asynchronous client is made on its loop, and scraped by another thread, such as that of
+    `start_http_server()`; on the loop, where a scrape would wait for itself, it raises UnsupportedError. Raises
+    InvalidArgumentError.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client | AsyncClient) -> None:
+        if not isinstance(client, Client | AsyncClient):
+            raise InvalidArgumentError(
+                "client must be an engine that is open, or a client: what engine.open(), engine.open_async(), "
+                f"engine.Client() or engine.AsyncClient() gave, got {type(client).__name__}"
+            )
         self._client = client
+        self._loop: asyncio.AbstractEventLoop | None = None
+        if isinstance(client, AsyncClient):
+            self._loop = _get_running_loop()
+            if self._loop is None:
+                raise InvalidArgumentError(
+                    f"client must be given on its event loop, as it is an {type(client).__name__}, got no running "
+                    "loop; or pass a blocking engine.Client"
+                )
 
     def describe(self) -> list[Metric]:
         """Nothing is asked for when it is registered."""
@@ -35,11 +57,45 @@ class Collector(Base):
         """The families of metrics. See docs/metrics.md."""
         from prometheus_client.core import GaugeMetricFamily
 
-        try:
-            text = self._client.admin.get_metrics()
-        except EngineError:
-            text = ""
+        if self._loop is not None and _get_running_loop() is self._loop:
+            raise UnsupportedError(
+                "the metrics of an asynchronous client cannot be collected on its event loop, which has to answer "
+                "meanwhile: scrape from another thread (prometheus_client.start_http_server(), asyncio.to_thread())"
+            )
+        text = self._text()
         yield GaugeMetricFamily("engine_up", "Whether the broker has answered", 1.0 if text else 0.0)
         for family in text_string_to_metric_families(text):
             if not family.name.startswith(PROCESS):
                 yield family
+
+    def _text(self) -> str:
+        """What the broker says of itself; "": no answer."""
+        client = self._client
+        try:
+            if isinstance(client, Client):
+                return client.admin.get_metrics()
+            assert self._loop is not None
+            return _asked(client, self._loop)
+        except EngineError:
+            return ""
+
+
+def _asked(client: AsyncClient, loop: asyncio.AbstractEventLoop) -> str:
+    """Through the client's loop, from another thread; "": the loop has ended, or does not answer in time."""
+
+    async def ask() -> str:
+        return await client.admin.get_metrics()
+
+    asking = ask()
+    try:
+        future = asyncio.run_coroutine_threadsafe(asking, loop)
+    except RuntimeError:  # the loop is closed
+        asking.close()
+        return ""
+    try:
+        return future.result(LOOP_S_MAX)
+    except TimeoutError:
+        future.cancel()
+        return ""
+    except concurrent.futures.CancelledError:  # the loop has ended meanwhile
+        return ""

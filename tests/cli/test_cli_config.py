@@ -1,7 +1,8 @@
-"""`engine config`: a file is checked, and the schema that editors check by is that of the code."""
+"""`engine config`: files are checked, and the schemas that editors check by are those of the code."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -14,9 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from engine.broker.settings.config import BrokerConfig
-from engine.cli.config import SCHEMA
+from engine.cli.config import PROXY_SCHEMA, SCHEMA
 from engine.cli.main import cli
 from engine.errors import InvalidConfigurationError
+from engine.proxy.config import ProxyConfig
 from tests.kit.programs import ROOT
 
 
@@ -32,9 +34,9 @@ def run(*words: str | Path) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def refused(file: Path) -> str:
+def refused(file: Path, *options: str) -> str:
     """What `engine config check` says against it: an error, of which the program prints the text, and exits with 1."""
-    done = CliRunner().invoke(cli, ["config", "check", str(file)])
+    done = CliRunner().invoke(cli, ["config", "check", str(file), *options])
     assert isinstance(done.exception, InvalidConfigurationError), done.output
     return str(done.exception)
 
@@ -45,11 +47,13 @@ def test_the_schema_is_that_of_the_code():
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    assert SCHEMA.read_text() == tool.text(), "run: python tools/generate_schema.py"
+    for file, made in ((SCHEMA, tool.schema()), (PROXY_SCHEMA, tool.proxy_schema())):
+        assert file.read_text() == tool.text(made), "run: python tools/generate_schema.py"
 
 
 def test_it_is_printed():
     assert run("schema") == (0, SCHEMA.read_text())
+    assert run("schema", "--proxy") == (0, PROXY_SCHEMA.read_text())
 
 
 def test_every_setting_has_its_meaning_and_its_default(validator: Any):
@@ -111,6 +115,76 @@ def test_what_is_bad_is_bad_for_both(validator: Any, tmp_path: Path, text: str):
     file.write_text(text)
     assert not validator.is_valid(tomllib.loads(text))
     assert "\n" not in refused(file)
+
+
+BROKERS = "brokers = ['engine://10.0.0.1:6650', 'engine://10.0.0.2']\n"
+GOOD_OF_A_PROXY = [
+    BROKERS,
+    "[proxy]\n" + BROKERS + "allow = ['engine://b-*:6650']\nadmin_hosts = 'a.example.org, b.example.org'\n",
+    BROKERS + "auth_token = 'a'\nbroker_token = 'b'\ninsecure = true\ntls_client_role = 'san'\n",
+    BROKERS + "connections_max = 5\nhandshake_timeout = 0.5\ntopicListHeapQueueMax = 0\n[proxy]\nclusterName = 'c'\n",
+    BROKERS + "maxTopicListInFlightHeapMemSizeMB = 100\nadmin_hosts = ['*']\n",
+]
+BAD_OF_A_PROXY = [
+    "brokers = []\n",
+    "brokers = 'engine://10.0.0.1'\n",
+    *(
+        BROKERS + wrong
+        for wrong in (
+            "brokerz = []\n",
+            "segments = 1\n",
+            "allow = 'engine://b'\n",
+            "allow = [1]\n",
+            "connections_max = 0\n",
+            "connections_max = 1_000_001\n",
+            "connections_max = true\n",
+            "connections_max = 1.5\n",
+            "handshake_timeout = 0\n",
+            "handshake_timeout = '5m'\n",
+            "topic_list_heap_max = 1000\n",
+            "topic_list_direct_timeout = 0.0001\n",
+            "topic_list_heap_queue_max = -1\n",
+            "insecure = 'no'\n",
+            "tls_client_role = 'dns'\n",
+            "[proxy]\nconnections_max = 0\n",
+        )
+    ),
+    "proxy = 1\n",
+]
+
+
+@pytest.fixture(scope="module")
+def of_a_proxy() -> Any:
+    schema = json.loads(PROXY_SCHEMA.read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    return jsonschema.Draft7Validator(schema)
+
+
+@pytest.mark.parametrize("text", GOOD_OF_A_PROXY)
+def test_what_is_good_of_a_proxy_is_good_for_both(of_a_proxy: Any, tmp_path: Path, text: str):
+    file = tmp_path / "proxy.toml"
+    file.write_text(text)
+    of_a_proxy.validate(tomllib.loads(text))
+    assert run("check", "--proxy", file) == (0, f"{file} is valid\n")
+
+
+@pytest.mark.parametrize("text", BAD_OF_A_PROXY)
+def test_what_is_bad_of_a_proxy_is_bad_for_both(of_a_proxy: Any, tmp_path: Path, text: str):
+    file = tmp_path / "proxy.toml"
+    file.write_text(text)
+    assert not of_a_proxy.is_valid(tomllib.loads(text))
+    assert "\n" not in refused(file, "--proxy")
+
+
+def test_every_setting_of_a_proxy_has_its_meaning_and_its_default(of_a_proxy: Any):
+    config = ProxyConfig(brokers=("engine://10.0.0.1:6650",))
+    known = of_a_proxy.schema["properties"]
+    assert known.keys() == {*dataclasses.asdict(config), "auth_token_file", "broker_token_file", "proxy"}
+    for key, facts in known.items():
+        assert facts["description"], key
+        assert "default" not in facts or facts["default"] == getattr(config, key)
+    assert known["connections_max"]["maximum"] == 1_000_000
+    assert known["handshake_timeout"]["description"].endswith("(seconds)")
 
 
 def test_what_is_no_file_or_no_toml_is_said(tmp_path: Path):

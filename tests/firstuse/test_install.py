@@ -37,7 +37,7 @@ def test_a_wheel_has_every_module_and_nothing_else(everywhere: Installed):
     source = ROOT / "src"
     wanted = {p.relative_to(source).as_posix() for s in SOURCES for p in source.glob(f"engine/**/*.{s}")}
     wanted |= {path.relative_to(source).with_suffix("").as_posix() for path in source.glob("engine/**/*.pyx")}
-    wanted |= {"engine/py.typed", "engine/cli/engine.schema.json"}
+    wanted |= {"engine/py.typed", "engine/cli/engine.schema.json", "engine/cli/engine-proxy.schema.json"}
     pages = [source / "engine" / "console" / folder for folder in ("assets", "templates")]
     wanted |= {path.relative_to(source).as_posix() for folder in pages for path in folder.iterdir()}
     with zipfile.ZipFile(everywhere.wheel) as wheel:

@@ -144,6 +144,94 @@ def test_nothing_else_is_changed(tmp_path: Path, spans: InMemorySpanExporter):
     assert [span.name for span in spans.get_finished_spans()] == [f"send {TOPIC}"]
 
 
+def check_request(exporter: InMemorySpanExporter, asked: int) -> None:
+    """One request and its reply are one trace, `asked` the span around the request."""
+    by_name = {span.name: span for span in exporter.get_finished_spans()}
+    sent, process = by_name[f"send {TOPIC}"], by_name[f"process {TOPIC}"]
+    replied, received = by_name["send (temporary)"], by_name["receive (temporary)"]
+    assert {span.name: span.parent.span_id for span in by_name.values() if span.parent is not None} == {
+        sent.name: asked,
+        process.name: sent.context.span_id,
+        replied.name: process.context.span_id,
+        received.name: asked,
+    } | {name: process.context.span_id for name in by_name if name.startswith("ack ")}
+    assert (linked(process), linked(replied)) == ([sent.context.span_id], [sent.context.span_id])
+    assert linked(received) == [replied.context.span_id]
+    assert [span.kind.name for span in (sent, replied, received)] == ["PRODUCER", "PRODUCER", "CLIENT"]
+    assert [attribute(span, "operation.type") for span in (sent, replied, received)] == ["send", "send", "receive"]
+    assert attribute(sent, "message.id") == attribute(process, "message.id")
+    assert attribute(replied, "message.id") == attribute(received, "message.id")
+    assert attribute(replied, "destination.name") == attribute(received, "destination.name")
+    assert attribute(replied, "destination.name").startswith("topic://public/default/replies-")
+    assert attribute(replied, "destination.temporary") is attribute(received, "destination.temporary") is True
+    assert attribute(replied, "message.conversation_id") == attribute(received, "message.conversation_id") == "7"
+
+
+def test_a_request_and_its_reply(tmp_path: Path, spans: InMemorySpanExporter):
+    with engine.open(tmp_path) as e, e.queue_consumer("orders", "waiters") as waiters, e.producer("orders") as producer:
+
+        def serve() -> None:
+            for message in waiters:
+                waiters.reply(message, message.value + b"!")
+                waiters.acknowledge(message)
+                break
+
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            serving = threads.submit(serve)
+            with trace.get_tracer("program").start_as_current_span("order") as order:
+                assert producer.request(b"espresso", properties={"correlation_id": "7"}).value == b"espresso!"
+            serving.result()
+    check_request(spans, order.get_span_context().span_id)
+
+
+async def test_a_request_and_its_reply_asynchronously(tmp_path: Path, spans: InMemorySpanExporter):
+    async with (
+        engine.open_async(tmp_path) as e,
+        e.queue_consumer("orders", "waiters") as waiters,
+        e.producer("orders") as producer,
+    ):
+
+        async def serve() -> None:
+            async for message in waiters:
+                await waiters.reply(message, message.value + b"!")
+                await waiters.acknowledge(message)
+                break
+
+        serving = asyncio.create_task(serve())
+        with trace.get_tracer("program").start_as_current_span("order") as order:
+            reply = await producer.request(b"espresso", properties={"correlation_id": "7"})
+            assert reply.value == b"espresso!"
+        await serving
+    check_request(spans, order.get_span_context().span_id)
+
+
+def test_a_reply_with_no_span_around_it_continues_the_trace_of_its_request(tmp_path: Path, spans: InMemorySpanExporter):
+    with engine.open(tmp_path) as e, e.queue_consumer("orders", "waiters") as waiters, e.producer("orders") as producer:
+
+        def serve() -> None:
+            request = waiters.receive()
+            waiters.reply(request, b"!")
+            for wrong in ("no message", None):
+                with pytest.raises(engine.InvalidArgumentError, match=r"must be an engine\.Message"):
+                    waiters.reply(wrong, b"!")  # type: ignore[arg-type]
+
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            serving = threads.submit(serve)
+            producer.request(b"espresso")
+            serving.result()
+    (sent,) = named(spans, "send")
+    (replied,) = (span for span in spans.get_finished_spans() if span.name == "send (temporary)")
+    assert replied.parent is not None
+    assert replied.parent.span_id == sent.context.span_id
+
+
+def test_a_request_that_fails_is_in_its_span(tmp_path: Path, spans: InMemorySpanExporter):
+    with engine.open(tmp_path) as e, e.producer("orders") as producer, pytest.raises(engine.MessageTooLargeError):
+        producer.request(bytes(10_000_000))
+    (failed,) = spans.get_finished_spans()
+    assert (failed.name, failed.status.status_code.name) == (f"send {TOPIC}", "ERROR")
+
+
 async def test_asynchronous_programs(tmp_path: Path, spans: InMemorySpanExporter):
     tracer = trace.get_tracer("program")
     async with engine.open_async(tmp_path) as e:

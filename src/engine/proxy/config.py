@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from engine.aio.memory_limiter import MemoryLimit
 from engine.broker.settings import checks
+from engine.broker.settings.checks import Count, Interval, ListMemory, Timeout
 from engine.broker.settings.file import check_known, override, read_secrets, read_section, snake_case
 from engine.errors import InvalidArgumentError, InvalidConfigurationError
 from engine.limits import (
@@ -23,7 +26,7 @@ from engine.limits import (
 from engine.wire.url import normal_url
 
 # Names of the specification: (our field, factor).
-_SPECIFICATION = {
+SPECIFICATION_NAMES = {
     "maxTopicListInFlightHeapMemSizeMB": ("topic_list_heap_max", MIB),
     "maxTopicListInFlightDirectMemSizeMB": ("topic_list_direct_max", MIB),
     "maxTopicListInFlightHeapMemSizePermitsAcquireTimeoutMillis": ("topic_list_heap_timeout", 0.001),
@@ -32,7 +35,7 @@ _SPECIFICATION = {
     "maxTopicListInFlightDirectMemSizePermitsAcquireQueueSize": ("topic_list_direct_queue_max", 1),
 }
 
-_SECRETS = ("auth_token", "broker_token")  # each may be in a file named by `<key>_file`
+SECRETS = ("auth_token", "broker_token")  # each may be in a file named by `<key>_file`
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +63,22 @@ class ProxyConfig:
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None  # signs certificates of clients, which name their roles
-    tls_client_role: str = "subject"  # where: the common name of the subject, or "san", its one other name
+    tls_client_role: Literal["subject", "san"] = "subject"  # where: its common name, or "san", its one other name
     tls_client_required: bool = False  # whether a connection without a certificate is refused
     insecure: bool = False  # may listen on addresses reachable from other machines without a token
     audit_log: str | None = None  # what is denied and changed here, as JSON lines: a file, or "-" for standard output
     admin_hosts: tuple[str, ...] = ()  # names allowed in Host headers of the HTTP port, besides addresses
     admin_url: str | None = None  # advertised to clients; None: the address that they dialled
     cluster_name: str = "standalone"  # in metrics: the brokers behind the proxy
-    connections_max: int = CONNECTIONS_MAX
-    handshake_timeout: float = HANDSHAKE_S_MAX
+    connections_max: Annotated[int, Meta(ge=1, le=1_000_000)] = CONNECTIONS_MAX
+    handshake_timeout: Interval = HANDSHAKE_S_MAX
     # Topic lists (PIP-442).
-    topic_list_heap_max: int = TOPIC_LIST_MEMORY_MAX
-    topic_list_direct_max: int = TOPIC_LIST_MEMORY_MAX
-    topic_list_heap_timeout: float = TOPIC_LIST_TIMEOUT_S
-    topic_list_direct_timeout: float = TOPIC_LIST_TIMEOUT_S
-    topic_list_heap_queue_max: int = TOPIC_LIST_QUEUE_MAX
-    topic_list_direct_queue_max: int = TOPIC_LIST_QUEUE_MAX
+    topic_list_heap_max: ListMemory = TOPIC_LIST_MEMORY_MAX
+    topic_list_direct_max: ListMemory = TOPIC_LIST_MEMORY_MAX
+    topic_list_heap_timeout: Timeout = TOPIC_LIST_TIMEOUT_S
+    topic_list_direct_timeout: Timeout = TOPIC_LIST_TIMEOUT_S
+    topic_list_heap_queue_max: Count = TOPIC_LIST_QUEUE_MAX
+    topic_list_direct_queue_max: Count = TOPIC_LIST_QUEUE_MAX
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "brokers", _urls("brokers", self.brokers))
@@ -101,7 +104,7 @@ class ProxyConfig:
 
     def _wrong(self) -> dict[str, str]:
         """For every key: what it must be, or "" when it is valid."""
-        return {
+        return {key: checks.number(getattr(self, key), kind) for key, kind in _NUMBERS.items()} | {
             "broker_admin": checks.printable(self.broker_admin, "http"),
             "broker_token": checks.printable(self.broker_token),
             "broker_tls_ca": checks.printable(self.broker_tls_ca),
@@ -119,14 +122,6 @@ class ProxyConfig:
             "admin_hosts": checks.hosts(self.admin_hosts),
             "admin_url": checks.printable(self.admin_url, "http"),
             "cluster_name": checks.printable(self.cluster_name),
-            "connections_max": checks.integer(self.connections_max, 1, 1_000_000),
-            "handshake_timeout": checks.seconds(self.handshake_timeout, 0.01),
-            "topic_list_heap_max": checks.integer(self.topic_list_heap_max, MIB, 2**40),
-            "topic_list_direct_max": checks.integer(self.topic_list_direct_max, MIB, 2**40),
-            "topic_list_heap_timeout": checks.seconds(self.topic_list_heap_timeout, 0.001),
-            "topic_list_direct_timeout": checks.seconds(self.topic_list_direct_timeout, 0.001),
-            "topic_list_heap_queue_max": checks.integer(self.topic_list_heap_queue_max, 0, 10_000_000),
-            "topic_list_direct_queue_max": checks.integer(self.topic_list_direct_queue_max, 0, 10_000_000),
         }
 
     @property
@@ -153,19 +148,23 @@ class ProxyConfig:
         the file when it cannot be read.
         """
         values = {} if path is None else _named(read_section(Path(path), "proxy"), f"key in {path}")
-        override(values, {key: value for key, value in overrides.items() if value is not None}, *_SECRETS)
-        return cls(**{"brokers": (), **read_secrets(values, *_SECRETS)})
+        override(values, {key: value for key, value in overrides.items() if value is not None}, *SECRETS)
+        return cls(**{"brokers": (), **read_secrets(values, *SECRETS)})
+
+
+KINDS = checks.kinds_of(ProxyConfig)
+_NUMBERS = {key: kind for key, kind in KINDS.items() if "ge" in checks.bounds_of(kind)}
 
 
 def setting(given: str) -> tuple[str, float | None]:
     """Our name of a key, and the factor from the specification's unit to ours; None: the name is ours."""
-    return _SPECIFICATION.get(given) or (snake_case(given), None)
+    return SPECIFICATION_NAMES.get(given) or (snake_case(given), None)
 
 
 def _named(values: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The values under our names and in our units."""
     named: dict[str, Any] = {}
-    known = {f.name for f in dataclasses.fields(ProxyConfig)} | {f"{key}_file" for key in _SECRETS}
+    known = {f.name for f in dataclasses.fields(ProxyConfig)} | {f"{key}_file" for key in SECRETS}
     check_known({given: setting(given)[0] for given in values}, known, what)
     for given, value in values.items():
         key, factor = setting(given)

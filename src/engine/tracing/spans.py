@@ -3,15 +3,18 @@
 | span | kind | when | links |
 |---|---|---|---|
 | `send TOPIC` | producer | from a send to its receipt; a batch is one | |
+| `send (temporary)` | producer | from a reply to its receipt | the span that sent the request |
 | `create TOPIC` | producer | a message of send_nowait is taken; its receipt comes with those of others | |
 | `receive TOPIC` | client | a receive that got something; a batch is one | the spans that sent |
+| `receive (temporary)` | client | a request gets its reply | the span that sent it |
 | `process TOPIC` | consumer | the body of a loop over a consumer, or a call of a handler | the spans that sent |
 | `ack TOPIC`, `nack TOPIC` | client | an acknowledgement, a negative one | |
 
 The context of a message's `send` or `create` is in its properties (`traceparent`, `tracestate` or what the propagator
 of the application writes), unless the application has put one there itself. Messages of a batch have that of its one
 span, but for properties that are an Arrow array. A `process` that has no span around it continues the trace of
-its message.
+its message, and a reply that of its request. A topic of replies is a temporary destination: there are many, so their
+names are in attributes alone.
 """
 
 from __future__ import annotations
@@ -25,8 +28,12 @@ from typing import Any
 from opentelemetry import context, propagate, trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
+from engine.model.reply_topics import CORRELATION_ID, REPLY_TO
+
 SYSTEM = "engine"
 LINKS_MAX = 128  # of one span: what exporters keep
+
+TEMPORARY = "messaging.destination.temporary"
 
 Attributes = dict[str, str | int]
 
@@ -53,7 +60,7 @@ def begin(operation: str, kind: str, topic: str, **more: Any) -> Span:
     }
     attributes |= {key: value for key, value in more.get("attributes", {}).items() if value is not None}
     return _tracer().start_span(
-        f"{operation} {topic}",
+        f"{operation} {'(temporary)' if TEMPORARY in attributes else topic}",
         context=more.get("parent"),
         kind={"send": SpanKind.PRODUCER, "create": SpanKind.PRODUCER, "process": SpanKind.CONSUMER}.get(
             kind, SpanKind.CLIENT
@@ -130,9 +137,9 @@ def links(messages: Iterable[Any]) -> list[Link]:
     return list(found.values())
 
 
-def send(topic: str, count: int | None = None) -> Span:
-    """The span of sending a message, or a batch of `count`."""
-    return begin("send", "send", topic, attributes={"messaging.batch.message_count": count})
+def send(topic: str, count: int | None = None, **more: Any) -> Span:
+    """The span of sending a message, or a batch of `count`. `more`: `parent`, a context."""
+    return begin("send", "send", topic, attributes={"messaging.batch.message_count": count}, **more)
 
 
 def create(topic: str) -> Span:
@@ -143,6 +150,31 @@ def create(topic: str) -> Span:
 def note_id(span: Span, message_id: Any) -> None:
     """What the message is called since it is stored."""
     span.set_attribute("messaging.message.id", str(message_id))
+
+
+def reply(request: Any) -> Span:
+    """The span of sending the reply to a request that was received."""
+    alone = not trace.get_current_span().get_span_context().is_valid
+    return begin(
+        "send",
+        "send",
+        request.properties[REPLY_TO],
+        attributes=_of_reply(request),
+        links=links([request]),
+        parent=context_of(request) if alone else None,
+    )
+
+
+def receive_reply(message: Any) -> Span:
+    """The span of getting a reply, which has ended."""
+    return begin(
+        "receive", "receive", message.topic, attributes=_of_reply(message) | _of([message]), links=links([message])
+    )
+
+
+def _of_reply(message: Any) -> Attributes:
+    """`message`: a request or its reply, which have the same id."""
+    return {TEMPORARY: True, "messaging.message.conversation_id": message.properties.get(CORRELATION_ID)}
 
 
 def receive(messages: list[Any], about: Attributes) -> Span:

@@ -10,8 +10,10 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from opentelemetry import context
 from opentelemetry.trace import Span
 
+from engine.model.reply_topics import REPLY_TO
 from engine.tracing import spans
 from engine.tracing.spans import Attributes
 
@@ -49,6 +51,10 @@ def _blocking_producer(plain: Any) -> type:
                 spans.note_id(span, found)
                 return found
 
+        def request(self, value: Any, **options: Any) -> Any:
+            asked = type(self._producer).request(_Sending(self._producer), value, **options)
+            return _replied(self._portal.run(asked))
+
         def submit(self, value: Any, *, properties: Any = None, **options: Any) -> Any:
             return _submitted(self, super().submit, value, properties, options)
 
@@ -77,6 +83,9 @@ def _awaited_producer(plain: Any) -> type:
             sent = super().send(value, properties=spans.inject(span, properties), **options)
             return _begun(self, _until(sent, span, functools.partial(spans.note_id, span)))
 
+        async def request(self, value: Any, **options: Any) -> Any:
+            return _replied(await super().request(value, **options))  # which calls send()
+
         def submit(self, value: Any, *, properties: Any = None, **options: Any) -> Any:
             return _submitted(self, super().submit, value, properties, options)
 
@@ -94,6 +103,28 @@ def _awaited_producer(plain: Any) -> type:
             return _begun(self, _until(super().send_table(table, **options), span))
 
     return Traced
+
+
+class _Sending:
+    """The producer behind a blocking one, for a request: its send makes a span, in the context of the request."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer = producer
+        self._context = context.get_current()  # of the caller's thread
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def send(self, value: Any, *, properties: Any, **options: Any) -> Any:
+        span = spans.send(self._producer.topic, parent=self._context)
+        sent = self._producer.send(value, properties=spans.inject(span, properties), **options)
+        return _until(sent, span, functools.partial(spans.note_id, span))
+
+
+def _replied(message: Any) -> Any:
+    """The reply that a request got."""
+    spans.receive_reply(message).end()
+    return message
 
 
 def _begun(made: Any, work: Any) -> Any:
@@ -167,6 +198,14 @@ def _blocking_consumer(plain: Any) -> type:
         def run(self, handler: Callable[[Any], Any], **options: Any) -> None:
             super().run(_handled(self, handler), **options)
 
+        def reply(self, message: Any, value: Any, *, properties: Any = None) -> Any:
+            if not _is_request(message):
+                return super().reply(message, value, properties=properties)  # it raises
+            with spans.ended(spans.reply(message)) as span:
+                found = super().reply(message, value, properties=spans.inject(span, properties))
+                spans.note_id(span, found)
+                return found
+
         def acknowledge(self, *args: Any, **options: Any) -> None:
             with spans.ended(_settle(self, "ack")):
                 super().acknowledge(*args, **options)
@@ -197,6 +236,13 @@ def _awaited_consumer(plain: Any) -> type:
 
         async def run(self, handler: Callable[[Any], Any], **options: Any) -> None:
             await super().run(_handled(self, handler), **options)
+
+        async def reply(self, message: Any, value: Any, *, properties: Any = None) -> Any:
+            if not _is_request(message):
+                return await super().reply(message, value, properties=properties)  # it raises
+            span = spans.reply(message)
+            sent = super().reply(message, value, properties=spans.inject(span, properties))
+            return await _until(sent, span, functools.partial(spans.note_id, span))
 
         def acknowledge(self, *args: Any, **options: Any) -> Any:
             return _begun(self, _until(super().acknowledge(*args, **options), _settle(self, "ack")))
@@ -250,6 +296,10 @@ class _AwaitedLoop(_Body):
     async def __anext__(self) -> Any:
         self._leave()
         return self._enter(await anext(self._messages))
+
+
+def _is_request(message: Any) -> bool:
+    return REPLY_TO in getattr(message, "properties", ())
 
 
 def _subscription(consumer: Any) -> Attributes:

@@ -117,6 +117,14 @@ def seconds(value: Any, low: float) -> str:
     return "" if good else f"a number of seconds from {low:g} to {SECONDS_MAX:g}"
 
 
+def number(value: Any, kind: Any) -> str:
+    """Of an annotation with bounds: without a unit in the text."""
+    bounds = bounds_of(kind)
+    if bounds.get("unit") == "seconds":
+        return seconds(value, bounds["ge"])
+    return integer(value, bounds["ge"], bounds["le"])
+
+
 def choice(value: Any, choices: tuple[str, ...]) -> str:
     return "" if value in choices else " or ".join(choices)
 
