@@ -25,7 +25,7 @@ OPEN_MAX = 440  # half of what it was before names were loaded when they are use
 HTTP = {"aiohttp", "yarl", "multidict", "engine.broker.admin.rest", "engine.client.admin.admin_http"}
 # Each is loaded by what it is for: columns, codecs, Avro, patterns, files of TOML, metrics, kinds of consumers.
 SELDOM = HTTP | {
-    "numpy", "pyarrow", "pandas", "lz4", "zstandard", "fastavro", "avro", "re2", "tomllib",
+    "numpy", "pyarrow", "pandas", "cramjam", "zstandard", "fastavro", "avro", "re2", "tomllib",
     "grpc", "google.protobuf", "obstore",
     "cryptography", "engine.client.base.encryption", "engine.broker.metrics.catalogue",
     "engine.client.base.formed", "engine.client.many", "engine.client.ranges", "engine.client.transact",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -288,6 +289,19 @@ async def test_topics_are_listed_and_watched(client: engine.AsyncClient):
     with pytest.raises(engine.AlreadyClosedError):
         await watch.next_change()
     assert [change async for change in watch] == []
+
+
+async def test_a_pattern_without_its_package_says_what_to_install(
+    client: engine.AsyncClient, monkeypatch: pytest.MonkeyPatch
+):
+    await make(client, "a", properties={"team": "x"})
+    monkeypatch.setitem(sys.modules, "re2", None)  # as if it were not there
+    for ask in (client.list_topics, client.watch_topics):
+        with pytest.raises(engine.UnsupportedError, match=r"google-re2 .*: pip install 'engine\[patterns\]'"):
+            await ask(NS, pattern="no other test has this.*")
+    assert await client.list_topics(NS, properties={"team": "x"}) == full("a")
+    async with await stream(client) as consumer:
+        assert consumer.topics == full("a")
 
 
 async def test_the_first_change_of_an_empty_namespace_is_empty(client: engine.AsyncClient):

@@ -1,14 +1,18 @@
-"""Bodies that say they are larger than they may be."""
+"""Bodies that say they are larger than they may be, and blocks of LZ4 whatever their bytes."""
 
 from __future__ import annotations
 
-import lz4.block
+import random
+import tracemalloc
+
+import cramjam
 import pytest
 import zstandard
 
 from engine.errors import CorruptionError, InvalidArgumentError
 from engine.limits import ENTRY_SIZE_MAX, MIB
 from engine.model.compression import LZ4, NONE, ZSTD, compressor, decompressor
+from tests.reference import lz4_reference
 
 BODY = b"some text, again and again; " * 1000
 
@@ -43,7 +47,7 @@ def test_a_zstd_frame_that_states_no_size_is_held_to_the_header():
 
 
 def test_an_lz4_bomb_is_held_to_the_header():
-    bomb = lz4.block.compress(bytes(64 * MIB), store_size=False)
+    bomb = bytes(cramjam.lz4.compress_block(bytes(64 * MIB), store_size=False))
     with pytest.raises(CorruptionError):
         decompressor()(LZ4, bomb, 1000)
 
@@ -69,3 +73,61 @@ def test_too_short_is_damage():
         assert compress is not None
         with pytest.raises(CorruptionError, match="its header says"):
             decompressor()(codec, compress(BODY), len(BODY) + 1)
+
+
+def text(rng: random.Random, size: int) -> bytes:
+    """Some of it again and again."""
+    words = [rng.randbytes(rng.randint(1, 12)) for _ in range(rng.randint(1, 40))]
+    return b"".join(rng.choice(words) for _ in range(size))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_an_lz4_block_is_what_its_format_says(seed: int):
+    rng = random.Random(seed)
+    body = text(rng, rng.choice((0, 1, 3, 50, 2000)))
+    codec, compress = compressor("lz4")
+    assert compress is not None
+    block = compress(memoryview(body))
+    assert type(block) is bytes
+    assert lz4_reference.decompress(block) == body
+    assert decompressor()(codec, memoryview(block), len(body)) == body
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_damaged_lz4_block_gives_the_size_of_the_header_or_an_error(seed: int):
+    """What does open is what the format says, to the byte: never a shorter text with something behind it."""
+    rng = random.Random(seed)
+    _, compress = compressor("lz4")
+    assert compress is not None
+    body = text(rng, 100)
+    block = compress(body)
+    opened = 0
+    for _ in range(200):
+        damaged = bytearray(block)
+        for _ in range(rng.randint(1, 3)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        cut = bytes(damaged[: rng.choice((len(damaged), rng.randrange(len(damaged) + 1)))])
+        size = rng.choice((len(body), len(body), rng.randrange(2 * len(body))))
+        try:
+            raw = decompressor()(LZ4, cut, size)
+        except CorruptionError:
+            continue
+        opened += 1
+        assert (len(raw), raw) == (size, lz4_reference.decompress(cut))
+    assert opened, "none opened: the test says nothing"
+
+
+def test_a_size_at_the_head_of_an_lz4_body_is_not_believed():
+    """As packages put one there for themselves."""
+    _, compress = compressor("lz4")
+    assert compress is not None
+    decompress = decompressor()
+    decompress(LZ4, compress(BODY), len(BODY))  # what is loaded for it is loaded
+    stated = (2**31 - 1).to_bytes(4, "little") + compress(BODY)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptionError):
+            decompress(LZ4, stated, len(BODY))
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(BODY)
+    finally:
+        tracemalloc.stop()

@@ -1,11 +1,15 @@
-"""`make wheels`: names and tags, the same bytes twice, and (in the long form) one that is built, audited and used."""
+"""`make wheels`: names and tags, and the same bytes twice. In the long form, one that is built, audited and used, and
+wheels of what each needs.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import shlex
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -14,6 +18,13 @@ from types import ModuleType
 import pytest
 
 from tests.kit.programs import ROOT
+
+# Every required dependency. One is added when the long form has found wheels of it for each of ours.
+WITH_WHEELS = {
+    "aiohttp", "avro", "click", "cramjam", "fastavro", "msgpack", "msgspec", "multidict", "numpy", "prometheus-client",
+    "pyroaring", "rich", "typing_extensions", "uvloop", "yarl", "zstandard",
+}  # fmt: skip
+GLIBC = {"3.11": 17, "3.12": 17, "3.13": 17, "3.14": 27}  # 2.x, from which on there are wheels of all of these
 
 PROGRAM = """
 import sys, engine
@@ -97,6 +108,47 @@ def test_a_wheel_has_the_modules_says_its_tags_and_is_the_same_every_time(wheels
         "Tag: cp311-cp311-manylinux_2_17_x86_64",
         "Tag: cp311-cp311-manylinux2014_x86_64",
     ]
+
+
+def requirements() -> list[str]:
+    found: list[str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    return found
+
+
+def tags(platform: str, python: str) -> list[str]:
+    """What pip may take on the oldest system of a platform, `manylinux-x86_64`."""
+    system, _, machine = platform.partition("-")
+    if system == "macos":
+        return [f"macosx_11_0_{machine}"]  # pip knows the older ones itself
+    if system == "musllinux":
+        return [f"musllinux_1_{minor}_{machine}" for minor in (2, 1, 0)]
+    return [f"manylinux_2_{minor}_{machine}" for minor in range(GLIBC[python], 4, -1)] + [f"manylinux2014_{machine}"]
+
+
+def test_each_required_dependency_is_one_that_has_wheels():
+    names = {re.match(r"[\w.-]+", text)[0] for text in requirements()}  # type: ignore[index]
+    assert names == WITH_WHEELS, "with another one: make fuzz TESTS=tests/firstuse/test_cross_wheels.py, then the list"
+
+
+def test_the_page_says_from_which_glibc_on_a_wheel_installs(wheels: ModuleType):
+    assert tuple(GLIBC) == wheels.PYTHONS
+    rows = (ROOT / "docs" / "releasing.md").read_text().splitlines()
+    said = {row.split("|")[1].strip(): row.split("|")[2].strip() for row in rows if row.startswith("| CPython ")}
+    assert said == {f"CPython {python}": f"glibc 2.{minor}" for python, minor in GLIBC.items()}
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("python", GLIBC)
+@pytest.mark.parametrize("system", ["manylinux", "musllinux", "macos"])
+def test_all_that_a_wheel_needs_has_wheels(wheels: ModuleType, python: str, system: str, tmp_path: Path):
+    """Also what that needs in turn: pip is asked to install it all, on the oldest system."""
+    (here, there) = wheels.chosen([f"{python}-{system}"])
+    for one in (here, there):
+        platforms = [word for tag in tags(one.platform, python) for word in ("--platform", tag)]
+        target = ("--target", tmp_path / "site", *platforms, "--python-version", python, "--only-binary=:all:")
+        command = [sys.executable, "-m", "pip", "install", "--dry-run", "-q", *target, *requirements()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, f"{one.name}: {done.stderr}"
 
 
 @pytest.mark.fuzz

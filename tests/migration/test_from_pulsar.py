@@ -311,8 +311,9 @@ def test_a_token_is_shown_to_the_source(new: engine.Engine, tmp_path: Path):
 def test_without_the_packages_it_is_said(new: engine.Engine, monkeypatch: pytest.MonkeyPatch):
     for name in [name for name in sys.modules if name.startswith("engine.migration.pulsar")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "cramjam", None)
-    monkeypatch.delitem(sys.modules, "engine.pulsar.payloads", raising=False)
+    for name in ("engine.pulsar.messages", "engine.pulsar.payloads"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "google.protobuf.message", None)
     with pytest.raises(UnsupportedError, match=r"engine\[pulsar\] must be installed"):
         engine.migrate_from_pulsar("pulsar://127.0.0.1:1", new, TOPIC)
 

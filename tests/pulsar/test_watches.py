@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pulsar
@@ -77,6 +78,23 @@ async def test_classic_topics_are_followed_by_a_pattern(served: engine.Engine) -
         heard = await raw.hear()
         assert heard is not None
         assert (heard[0], heard[1].request) == ("error", 3)
+
+
+async def test_without_the_package_for_patterns_lists_are_given_and_watches_refused(
+    served: engine.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that hears that goes on with lists."""
+    for name in ("topic://acme/plain/a", "persistent://acme/plain/b", "topic://acme/plain/z"):
+        served.admin.create_topic(name)
+    monkeypatch.setitem(sys.modules, "re2", None)  # as if it were not there
+    async with Raw(served) as raw:
+        await greeted(raw)
+        await raw.say_command("get_topics", request=1, namespace="acme/plain", mode=0)
+        assert list((await raw.heard("get_topics_response")).topics) == ["persistent://acme/plain/b"]
+        await raw.say_command("watch_topic_list", request=2, watcher=3, namespace="acme/plain", pattern="acme/plain/b+")
+        error = await raw.heard("error")
+        assert error.request == 2
+        assert "pip install 'engine[patterns]'" in error.message
 
 
 async def test_a_list_of_many_parts_is_one_frame_within_the_pools_of_lists(served: engine.Engine) -> None:

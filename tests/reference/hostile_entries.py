@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import lz4.block
+import cramjam
 import zstandard
 
 from engine._native.format.crc32c import crc32c
@@ -156,7 +156,7 @@ def _packed(
 
 
 def _lz4(body: bytes) -> bytes:
-    return bytes(lz4.block.compress(body, store_size=False))
+    return bytes(cramjam.lz4.compress_block(body, store_size=False))
 
 
 def _zstd(body: bytes) -> bytes:

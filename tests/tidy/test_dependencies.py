@@ -13,7 +13,6 @@ OWN = {"engine", "cython", "libc", "cpython", "posix"}  # the package itself, an
 # Imported where they are asked for, each with the extra that brings it; pydantic and pytest are the user's own.
 BY_EXTRAS = {
     "pyarrow": "arrow",
-    "cramjam": "pulsar",
     "grpc": "cluster",
     "google": "cluster",
     "obstore": "cluster",
@@ -27,6 +26,7 @@ BY_EXTRAS = {
     "opentelemetry": "otel",
     "pydantic": "test",
     "pytest": "test",
+    "re2": "patterns",
     "redis": "peers",
     "textual": "top",
 }

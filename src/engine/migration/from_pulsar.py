@@ -12,8 +12,6 @@ from engine.migration.migrating import Migrated, Progress
 if TYPE_CHECKING:
     from engine.sync import Client
 
-_PACKAGES = ("google", "cramjam")
-
 
 async def migrate_from_pulsar_async(
     url: str,
@@ -47,7 +45,7 @@ async def migrate_from_pulsar_async(
     try:
         from engine.migration.pulsar.migrating import Job
     except ModuleNotFoundError as e:
-        if (e.name or "").split(".")[0] not in _PACKAGES:
+        if (e.name or "").split(".")[0] != "google":
             raise
         raise UnsupportedError("to read from Apache Pulsar, engine[pulsar] must be installed") from e
     job = Job(url, token, tls, destination, compression, verify, on_progress)

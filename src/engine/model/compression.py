@@ -44,9 +44,9 @@ def compressor(name: str) -> tuple[int, Compressor | None]:
 
 
 def _lz4_compressor() -> Compressor:
-    from lz4 import block
+    from cramjam import lz4
 
-    return lambda body: bytes(block.compress(body, store_size=False))
+    return lambda body: bytes(lz4.compress_block(body, store_size=False))
 
 
 def decompressor() -> Callable[[int, Any, int], bytes]:
@@ -74,13 +74,20 @@ def decompressor() -> Callable[[int, Any, int], bytes]:
 
 
 def _lz4_decompressor() -> Decompressor:
-    from lz4 import block
+    from cramjam import DecompressionError, lz4
 
     def decompress(body: Any, raw_size: int) -> bytes:
+        """Into memory of the size that the header says: without it, the package believes a size at the head of the
+        body, and it tells by its answer alone that a body has fewer bytes than that.
+        """
+        raw = bytearray(raw_size)
         try:
-            return bytes(block.decompress(body, uncompressed_size=raw_size))
-        except block.LZ4BlockError as e:
+            size = lz4.decompress_block_into(body, raw)
+        except DecompressionError as e:
             raise _damaged(e) from e
+        if size != raw_size:
+            raise _wrong_size(size, raw_size)
+        return bytes(raw)
 
     return decompress
 

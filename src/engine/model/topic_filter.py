@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from engine.errors import InvalidArgumentError
+from engine.errors import InvalidArgumentError, UnsupportedError
 from engine.limits import PROPERTIES_SIZE_MAX, TOPIC_PATTERN_MEMORY_MAX, TOPIC_PATTERN_SIZE_MAX
+
+_NO_RE2 = "a pattern of topics needs the package google-re2 where the broker runs: pip install 'engine[patterns]'"
 
 
 class TopicFilter:
     """Topics that have all of `properties`, and whose own name (without tenant and namespace) fully matches `pattern`
-    and is in `among`; None: any. Filters with the same conditions are equal. Raises InvalidArgumentError.
+    and is in `among`; None: any. Filters with the same conditions are equal. Raises InvalidArgumentError;
+    UnsupportedError for a pattern without the package for it.
 
     Patterns are RE2's: linear in time, without back-references and look-around.
     """
@@ -70,8 +73,10 @@ def _compiled(pattern: str) -> Callable[[str], Any]:
         raise InvalidArgumentError(f"pattern must be text, got {type(pattern).__name__}")
     if len(pattern) > TOPIC_PATTERN_SIZE_MAX:
         raise InvalidArgumentError(f"pattern must have at most {TOPIC_PATTERN_SIZE_MAX} characters, got {len(pattern)}")
-    import re2  # slow to load, and seldom needed
-
+    try:
+        import re2  # slow to load, and seldom needed
+    except ImportError as e:
+        raise UnsupportedError(_NO_RE2) from e
     options = re2.Options()
     options.max_mem = TOPIC_PATTERN_MEMORY_MAX
     options.log_errors = False

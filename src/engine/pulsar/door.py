@@ -44,7 +44,7 @@ class Door:
             from engine.pulsar.interleaved import Remembered
             from engine.pulsar.session import Session
         except ModuleNotFoundError as e:
-            if (e.name or "").split(".")[0] not in ("google", "cramjam"):
+            if (e.name or "").split(".")[0] != "google":
                 raise
             log.warning("a client of Apache Pulsar at %s is refused: %s", stream.peer, _MISSING)
             return _Missing(connection)

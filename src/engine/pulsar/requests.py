@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import EngineError, NotFoundError
-from engine.model.names import TOPIC_SCHEME, TopicName
+from engine.model.names import CLASSIC_SCHEME, TOPIC_SCHEME, TopicName
 from engine.pulsar.layouts import owner_of, partitions_of, segment_of
 from engine.pulsar.names import scalable_of, segment_in, service_url, topic_of
 from engine.pulsar.schemas import create_schema, schema_of
 from engine.pulsar.server_errors import number_of
 from engine.pulsar.transactions import COORDINATORS, COORDINATORS_COUNT
-from engine.pulsar.watches import CLASSIC_ALONE, HeldList
+from engine.pulsar.watches import HeldList
 from engine.wire import commands
 
 if TYPE_CHECKING:
@@ -104,18 +104,19 @@ class Requests:
         self._session.say("get_topics_response", request=header.request, topics=names, filtered=False, changed=True)
 
     async def _collect(self, namespace: str, names: list[str], held: HeldList) -> None:
-        session, more = self._session, True
+        session, more, after = self._session, True, None
         while more:
-            after = names[-1] if names else None
             answer = await session.ask(
                 lambda number, after=after: commands.GetTopicsOfNamespace(  # type: ignore[misc]
-                    request_id=number, namespace=namespace, after=after, pattern=CLASSIC_ALONE
+                    request_id=number, namespace=namespace, after=after
                 )
             )
             page = answer.result["topics"] if isinstance(answer.result, dict) else answer.result.topics
             more = answer.result["more"] if isinstance(answer.result, dict) else answer.result.more
-            held.add(page)
-            names.extend(page)
+            after = page[-1] if page else None
+            classic = [name for name in page if name.startswith(CLASSIC_SCHEME)]
+            held.add(classic)
+            names.extend(classic)
 
     async def _schema(self, header: Any) -> None:
         fields, version = await schema_of(self._session, _topic_in(header.topic), header.version)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLASSIC_ALONE = "persistent:.*"  # the own names of classic topics
 _ALTERNATIVES = re.compile(r"\\|\[")  # with these it is not simple to say where a `|` stands
 
 
