@@ -117,6 +117,15 @@ def test_a_damaged_lz4_block_gives_the_size_of_the_header_or_an_error(seed: int)
     assert opened, "none opened: the test says nothing"
 
 
+@pytest.mark.parametrize("text", [BODY, b""])
+def test_an_lz4_body_behind_its_size_is_none(text: bytes):
+    """Its reader would be the only one that opens it."""
+    _, compress = compressor("lz4")
+    assert compress is not None
+    with pytest.raises(CorruptionError, match=f"must be an LZ4 block of {len(text):,} bytes, and is none"):
+        decompressor()(LZ4, len(text).to_bytes(4, "little") + compress(text), len(text))
+
+
 def test_a_size_at_the_head_of_an_lz4_body_is_not_believed():
     """As packages put one there for themselves."""
     _, compress = compressor("lz4")

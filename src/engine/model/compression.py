@@ -77,14 +77,18 @@ def _lz4_decompressor() -> Decompressor:
     from cramjam import DecompressionError, lz4
 
     def decompress(body: Any, raw_size: int) -> bytes:
-        """Into memory of the size that the header says: without it, the package believes a size at the head of the
-        body, and it tells by its answer alone that a body has fewer bytes than that.
+        """Into memory of the size that the header says, as the package pads what has fewer bytes otherwise.
+
+        Where a body is no block, it takes the first four bytes for a size, and the others for one: what begins with its
+        size is decompressed once more in the way that does not.
         """
         raw = bytearray(raw_size)
         try:
             size = lz4.decompress_block_into(body, raw)
+            if int.from_bytes(body[:4], "little") == size:
+                lz4.decompress_block(body, output_len=size)
         except DecompressionError as e:
-            raise _damaged(e) from e
+            raise CorruptionError(f"an entry's body must be an LZ4 block of {raw_size:,} bytes, and is none") from e
         if size != raw_size:
             raise _wrong_size(size, raw_size)
         return bytes(raw)
