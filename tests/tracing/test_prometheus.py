@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 import engine
 import engine.prometheus
@@ -88,7 +89,9 @@ def test_a_loop_that_does_not_answer_or_has_ended(monkeypatch: pytest.MonkeyPatc
 
     with asyncio.Runner() as runner:
         client = runner.run(made())
-        assert up(registry) == 0.0, "nothing runs the loop"
+        with monkeypatch.context() as patched:
+            patched.setattr(engine.prometheus, "LOOP_S_MAX", 600.0)  # it is not waited for
+            assert up(registry) == 0.0, "nothing runs the loop"
         runner.run(client.close())
     assert up(registry) == 0.0
 
@@ -97,8 +100,57 @@ def test_what_cannot_be_collected_is_refused_at_once(tmp_path: Path):
     for wrong, said in (
         (engine.open_async(tmp_path), "an engine that is open, .*got Opening"),
         ("engine://127.0.0.1", "got str"),
-        (object.__new__(engine.AsyncClient), "got no running loop; or pass a blocking engine.Client"),
+        (engine.AsyncClient("engine://127.0.0.1:1"), "got no running loop; or pass a blocking engine.Client"),
     ):
         given: Any = wrong
         with pytest.raises(engine.InvalidArgumentError, match=said):
             Collector(given)
+
+
+def test_a_loop_that_is_busy_is_not_waited_for_any_longer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine.prometheus, "LOOP_S_MAX", 0.05)
+    registry = CollectorRegistry()
+
+    async def busy() -> float | None:
+        client = engine.AsyncClient("engine://127.0.0.1:1")
+        registry.register(Collector(client))
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(up, registry).result()  # the loop stands still meanwhile
+        await client.close()
+        return found
+
+    assert asyncio.run(busy()) == 0.0
+
+
+async def test_an_asynchronous_client_that_works_on_another_loop_is_refused(tmp_path: Path):
+    async with engine.open_async(tmp_path) as e:
+
+        async def elsewhere() -> None:
+            with pytest.raises(engine.InvalidArgumentError, match="on its event loop, got another loop"):
+                Collector(e)
+
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        registry = CollectorRegistry()
+        await asyncio.to_thread(lambda: registry.register(Collector(e)))
+        assert await asyncio.to_thread(up, registry) == 1.0, "its loop is known"
+
+
+@pytest.mark.parametrize("failing", [OSError("a token's file"), RuntimeError("Session is closed"), "no metrics {"])
+def test_whatever_fails_a_program_keeps_its_own_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: Exception | str
+):
+    registry = CollectorRegistry()
+    Counter("own", "Of the program", registry=registry).inc()
+
+    def get_metrics(admin: Any) -> str:
+        if isinstance(failing, Exception):
+            raise failing
+        return failing
+
+    with engine.open(tmp_path) as e:
+        registry.register(Collector(e))
+        monkeypatch.setattr(type(e.admin), "get_metrics", get_metrics)
+        text = generate_latest(registry).decode()
+    assert "own_total 1.0" in text
+    assert "engine_up 0.0" in text
+    assert "could not be collected" in caplog.text

@@ -266,6 +266,16 @@ async def test_asynchronous_programs(tmp_path: Path, spans: InMemorySpanExporter
     }
 
 
+async def test_a_send_that_is_refused_before_it_begins_ends_its_span(tmp_path: Path, spans: InMemorySpanExporter):
+    wrong: Any = 5
+    async with engine.open_async(tmp_path) as e, e.producer("orders") as producer:
+        for send in (producer.send, producer.send_batch):
+            with pytest.raises((TypeError, engine.InvalidArgumentError)):
+                await send([b"x"] if send == producer.send_batch else b"x", properties=wrong)
+    found = named(spans, "send")
+    assert [span.status.status_code.name for span in found] == ["ERROR"] * 2
+
+
 async def test_a_send_that_the_program_gives_up_ends_its_span(tmp_path: Path, spans: InMemorySpanExporter):
     async with engine.open_async(tmp_path) as e, e.producer("orders") as producer:
         producer.submit(b"1").cancel()

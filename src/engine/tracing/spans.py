@@ -88,6 +88,17 @@ def ended(span: Span) -> Iterator[Span]:
         span.end()
 
 
+@contextlib.contextmanager
+def going_on(span: Span) -> Iterator[Span]:
+    """End a span if the block, which begins its work, raises."""
+    try:
+        yield span
+    except BaseException as e:
+        fail(span, e)
+        span.end()
+        raise
+
+
 class Current:
     """A span that is the current one until its end, which is in the same task or thread."""
 

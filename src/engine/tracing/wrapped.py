@@ -79,8 +79,8 @@ def _awaited_producer(plain: Any) -> type:
         __slots__ = ()
 
         def send(self, value: Any, *, properties: Any = None, **options: Any) -> Any:
-            span = spans.send(self.topic)
-            sent = super().send(value, properties=spans.inject(span, properties), **options)
+            with spans.going_on(spans.send(self.topic)) as span:
+                sent = super().send(value, properties=spans.inject(span, properties), **options)
             return _begun(self, _until(sent, span, functools.partial(spans.note_id, span)))
 
         async def request(self, value: Any, **options: Any) -> Any:
@@ -94,13 +94,15 @@ def _awaited_producer(plain: Any) -> type:
                 super().send_nowait(value, properties=spans.inject(span, properties), **options)
 
         def send_batch(self, values: Any, keys: Any = None, *, properties: Any = None, **options: Any) -> Any:
-            span = spans.send(self.topic, _count(values))
-            properties = _each_with_context(span, properties, values)
-            return _begun(self, _until(super().send_batch(values, keys, properties=properties, **options), span))
+            with spans.going_on(spans.send(self.topic, _count(values))) as span:
+                properties = _each_with_context(span, properties, values)
+                sent = super().send_batch(values, keys, properties=properties, **options)
+            return _begun(self, _until(sent, span))
 
         def send_table(self, table: Any, **options: Any) -> Any:
-            span = spans.send(self.topic, _count(table))
-            return _begun(self, _until(super().send_table(table, **options), span))
+            with spans.going_on(spans.send(self.topic, _count(table))) as span:
+                sent = super().send_table(table, **options)
+            return _begun(self, _until(sent, span))
 
     return Traced
 
@@ -116,8 +118,8 @@ class _Sending:
         return getattr(self._producer, name)
 
     def send(self, value: Any, *, properties: Any, **options: Any) -> Any:
-        span = spans.send(self._producer.topic, parent=self._context)
-        sent = self._producer.send(value, properties=spans.inject(span, properties), **options)
+        with spans.going_on(spans.send(self._producer.topic, parent=self._context)) as span:
+            sent = self._producer.send(value, properties=spans.inject(span, properties), **options)
         return _until(sent, span, functools.partial(spans.note_id, span))
 
 
@@ -240,9 +242,10 @@ def _awaited_consumer(plain: Any) -> type:
         async def reply(self, message: Any, value: Any, *, properties: Any = None) -> Any:
             if not _is_request(message):
                 return await super().reply(message, value, properties=properties)  # it raises
-            span = spans.reply(message)
-            sent = super().reply(message, value, properties=spans.inject(span, properties))
-            return await _until(sent, span, functools.partial(spans.note_id, span))
+            with spans.ended(spans.reply(message)) as span:
+                found = await super().reply(message, value, properties=spans.inject(span, properties))
+                spans.note_id(span, found)
+                return found
 
         def acknowledge(self, *args: Any, **options: Any) -> Any:
             return _begun(self, _until(super().acknowledge(*args, **options), _settle(self, "ack")))
