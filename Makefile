@@ -77,7 +77,7 @@ fuzz: build $(VENV)/.with-fuzz $(VENV)/.with-faststream $(VENV)/.with-chromium $
 	$(PY) -m pytest -q -m fuzz --timeout=3600 $(TESTS) $(PYTEST)
 
 interop: build $(VENV)/.with-test $(VENV)/pulsar/java
-	$(PY) -m pytest -q -m interop tests/interop $(PYTEST)
+	$(PY) -m pytest -q -rs -m interop tests/interop $(PYTEST)
 
 docs: build $(VENV)/.with-test $(VENV)/.with-faststream $(VENV)/.with-spark
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q
