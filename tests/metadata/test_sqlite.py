@@ -6,9 +6,11 @@ import asyncio
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from engine.errors import (
     DiskFullError,
     StorageError,
 )
-from engine.metadata import sqlite
+from engine.metadata import image, sqlite
 from engine.metadata.commits import ImageCommits
 from engine.metadata.image import ImageStep
 from engine.metadata.library import find_library
@@ -53,6 +55,30 @@ async def test_everything_but_ephemerals_survives_a_restart(opened, path, clock)
     assert [k for k, _ in await store.list_index("i", "", "z")] == ["k"]
     assert store.version >= version > gone.version
     await store.close()
+
+
+async def test_a_process_that_ends_may_lose_its_lock_of_the_directory_before_that_of_sqlite(opened, path, clock):
+    """The next one has the directory by then, and waits for the rest."""
+    store = await opened(path, clock)
+    await store.put("/a", b"1")
+    await store.close()
+    ending = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    ending.execute("PRAGMA locking_mode = EXCLUSIVE")
+    ending.execute("BEGIN EXCLUSIVE")
+    threading.Timer(0.3, ending.close).start()
+    store = await opened(path, clock)
+    assert (await store.get("/a")).value == b"1"
+    await store.close()
+
+
+async def test_a_file_that_another_program_has_locked_is_busy(opened, path, clock, monkeypatch):
+    monkeypatch.setattr(image, "ENDING_S_MAX", 0.0)
+    await (await opened(path, clock)).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DataDirectoryBusyError, match="open in another process"):
+            await opened(path, clock)
 
 
 async def test_l1_versions_and_sequences_go_on_after_a_restart(opened, path, clock):

@@ -37,6 +37,7 @@ FORMAT = 1  # on disk: do not change the meaning of a number
 APPLICATION_ID = 0x454E474D  # "ENGM"; on disk: do not change
 _DIGEST_MASK = (1 << 63) - 1
 _LOG_SIZE_KEPT = 4 << 20
+ENDING_S_MAX = 5.0  # a process that ends, on a loaded machine, has SQLite's locks for so long after the directory's
 _EXCLUSIVE = "PRAGMA locking_mode = EXCLUSIVE"
 
 Fields = tuple[str, bytes, int, int, int, int | None, str | None, int]  # a row of `records`
@@ -253,7 +254,8 @@ def write_image(path: Path, version: int, rows: Iterable[Row]) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=0, isolation_level=None)
+    # A process that ends loses its locks one by one: the directory's, which is ours now, may be free before SQLite's.
+    database = sqlite3.connect(path, timeout=ENDING_S_MAX, isolation_level=None)
     try:
         database.execute(_EXCLUSIVE)
         _check_format(path, database)
