@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import re
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 
 import engine as api
+from tests.cli.terminal import terminal
 from tests.kit.programs import environment, program
 
 ROWS = 3_000
@@ -30,25 +28,11 @@ def data(tmp_path: Path) -> Path:
 
 def on_a_terminal(*words: object) -> str:
     """What the command writes on its error stream, a terminal of 200 columns, without what moves the cursor."""
-    ours, theirs = pty.openpty()
-    seen = bytearray()
-
-    def read() -> None:
-        try:
-            while some := os.read(ours, 4_096):
-                seen.extend(some)
-        except OSError:  # the other end is closed
-            pass
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    done = subprocess.run(
-        program("engine", *words), stdout=subprocess.PIPE, stderr=theirs, timeout=120,
-        env=environment() | {"TERM": "xterm", "COLUMNS": "200"},
-    )  # fmt: skip
-    os.close(theirs)
-    reader.join()
-    os.close(ours)
+    with terminal() as (screen, seen):
+        done = subprocess.run(
+            program("engine", *words), stdout=subprocess.PIPE, stderr=screen, timeout=120,
+            env=environment() | {"TERM": "xterm", "COLUMNS": "200"},
+        )  # fmt: skip
     text = CONTROL.sub("", seen.decode())
     assert done.returncode == 0, text
     assert not CONTROL.search(done.stdout.decode())

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from engine.cli.top_view import TopicRow, View, rendered
 from engine.errors import EngineError
 from engine.model.names import TopicName
 from tests.cli.cli_server import start_server, stop_server
+from tests.cli.terminal import terminal
 
 Run = Callable[..., Any]
 OLD = "-rf *\u202ecafe\u0301 [red]"
@@ -89,22 +87,8 @@ def test_a_real_terminal_and_a_pipe(old: Path):
     command = [sys.executable, "-m", "engine", "consume", FULL, "-n", "1", "--data", str(old)]
     piped = subprocess.run(command, capture_output=True, check=True)
     assert piped.stdout == VALUE + b"\n"
-    ours, theirs = pty.openpty()
-    seen = bytearray()
-
-    def read() -> None:
-        try:
-            while some := os.read(ours, 4_096):
-                seen.extend(some)
-        except OSError:  # the other end is closed
-            pass
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, check=True)
-    os.close(theirs)
-    reader.join()
-    os.close(ours)
+    with terminal() as (screen, seen):
+        subprocess.run(command, stdout=screen, stderr=subprocess.DEVNULL, check=True)
     assert bytes(seen).replace(b"\r\n", b"\n") == b"one\\x1b[2Jtwo\\xff\n\tthree\\x9b\n"
 
 

@@ -216,7 +216,7 @@ def test_an_heir_takes_dead_letters_out_of_a_block():
             return header, offsets - BitMap64([0, 3])
 
     consumer = Letters()
-    consumer.arrive(0, 5, [[1, 1]], redelivered=[[0, 0, 1]])  # nobody takes letters here
+    consumer.arrive(0, 5, [[1, 1]], redelivered=[[0, 0, 1]])  # there is no dead-letter topic here
     assert consumer._unacked.total == 4
     consumer = Letters()
     consumer._dead_letters = object()

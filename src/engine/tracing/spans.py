@@ -79,18 +79,14 @@ def fail(span: Span, error: BaseException) -> None:
 @contextlib.contextmanager
 def ended(span: Span) -> Iterator[Span]:
     """End a span with the block, and note what that raises."""
-    try:
+    with going_on(span):
         yield span
-    except BaseException as e:
-        fail(span, e)
-        raise
-    finally:
-        span.end()
+    span.end()
 
 
 @contextlib.contextmanager
 def going_on(span: Span) -> Iterator[Span]:
-    """End a span if the block, which begins its work, raises."""
+    """End a span if the block, which begins its work, raises; note what that is."""
     try:
         yield span
     except BaseException as e:
