@@ -65,7 +65,9 @@ def named_before_the_upload(plant: Plant) -> None:
     """R14: the record names a file that is stored later."""
     real, later = consolidation.upload, set[asyncio.Task[Any]]()
 
-    async def upload(store: Any, name: str, disk: Any, workers: Any, file: Any, following: Any) -> RolledFile:
+    async def upload(
+        store: Any, name: str, disk: Any, workers: Any, file: Any, following: Any, pace: Any
+    ) -> RolledFile:
         def look() -> tuple[Any, int]:
             ready = uploads._prepare(disk, file, following)
             pieces = uploads._Pieces(ready.handle, ready.size)
@@ -76,7 +78,7 @@ def named_before_the_upload(plant: Plant) -> None:
 
         async def store_it() -> None:
             await asyncio.sleep(LATE_S)
-            await real(store, name, disk, workers, file, following)
+            await real(store, name, disk, workers, file, following, pace)
 
         ready, crc = await run(workers, look)
         later.add(asyncio.create_task(store_it()))

@@ -155,6 +155,7 @@ class Owned:
         self._begun: dict[int, int] = {}
         self._head: tuple[int, bytes] | None = None
         self.flush_s: float | None = None
+        self.gather_s = 0.001
         self.path = machine.machines.path
         self.session = machine.wal.session
         self.term = 0
@@ -178,6 +179,9 @@ class Owned:
                 continue
             self.objects = after
             return after
+
+    async def quiet(self, within_s: float) -> None:
+        await self._wal.writer.quiet(within_s)
 
     def append(self, first_offset: int, next_offset: int, buffers: Sequence[Any], done: Any) -> None:
         self._head = None

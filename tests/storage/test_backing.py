@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine.errors import AlreadyClosedError, NotOwnerError, UnsupportedError
+from engine.limits import ENTRY_SIZE_MAX
 from engine.storage.commit.committer import Committer
 from engine.storage.commit.failures import LogEndedError
 from engine.storage.commit.groups import GROUP_MAX
@@ -18,15 +19,16 @@ from engine.storage.file.format import FOOTER_MAGIC, State
 from engine.testing.disk import Fault
 from tests.kit.stores import make_store, name
 from tests.storage.commit_parts import HandLease, created, make_context, plan, settle
-from tests.storage.test_committer import LARGE, Bench
+from tests.storage.test_committer import Bench
 
 ALONE = GROUP_MAX // 2 + 1  # two of this size do not share a group
 
 
 class HandBacking:
-    """Keeps groups until the test answers: the oldest first."""
+    """Keeps groups until the test answers: the oldest first, or another."""
 
     def __init__(self) -> None:
+        self.gather_s = 3600.0  # what waits for others does so until the test says otherwise
         self.groups: list[tuple[int, int, bytes]] = []
         self.waiting: list[Ended] = []
 
@@ -34,8 +36,8 @@ class HandBacking:
         self.groups.append((first_offset, next_offset, b"".join(map(bytes, buffers))))
         self.waiting.append(done)
 
-    async def answer(self, error: BaseException | None = None) -> None:
-        self.waiting.pop(0)(error)
+    async def answer(self, error: BaseException | None = None, index: int = 0) -> None:
+        self.waiting.pop(index)(error)
         await settle()
 
     @property
@@ -52,7 +54,8 @@ class BackedBench(Bench):
         mount = self.disk.mount()
         context = make_context(mount, self.workers, **config)
         found = created(mount, plan(0, durability="object"))
-        self.commit = Committer(self.segment, context, "object", found, HandLease(), continues=False,
+        self.lease = HandLease()
+        self.commit = Committer(self.segment, context, "object", found, self.lease, continues=False,
                                 backing=self.backing)  # type: ignore[arg-type]  # fmt: skip
 
     async def begin(self) -> None:
@@ -79,33 +82,67 @@ async def test_a_group_is_durable_when_it_is_written_and_in_the_backing() -> Non
     assert header[len(bench.backing.groups[0][2]) :] == bench.backing.groups[1][2], "without zeros ahead"
 
 
-async def test_one_group_is_under_way_and_takes_what_arrives_meanwhile() -> None:
+async def test_a_small_group_takes_what_arrives_while_the_one_before_is_on_its_way() -> None:
     bench = BackedBench()
     await bench.begin()
-    await bench.append(LARGE)
-    await bench.append(LARGE)
     await bench.run()
-    assert bench.jobs == 0, "nothing is written ahead"
     await bench.append()
+    await bench.append()
+    assert bench.jobs == 0, "they wait for others"
     await bench.backing.answer()
+    assert bench.durable() == [1]
     await bench.run()
-    assert bench.backing.offsets == [(0, 0), (0, 1), (1, 4)]
+    assert bench.backing.offsets == [(0, 0), (0, 1), (1, 3)]
     await bench.backing.answer()
-    assert bench.outcomes() == ["ok"] * 4
+    assert bench.outcomes() == ["ok"] * 3
 
 
-async def test_all_that_waits_goes_to_the_backing_at_once() -> None:
+async def test_a_small_group_waits_for_others_no_longer_than_the_backing_says() -> None:
+    bench = BackedBench()
+    await bench.begin()
+    await bench.run()
+    bench.backing.gather_s = 0.0
+    await bench.append()
+    await bench.workers.posted.wait()
+    await bench.run()
+    assert bench.backing.offsets == [(0, 0), (0, 1), (1, 2)], "both are on their way"
+    await bench.backing.answer(index=1)
+    assert bench.durable() == [], "the one before it is not stored"
+    await bench.backing.answer()
+    assert bench.durable() == [1, 2]
+    assert bench.outcomes() == ["ok", "ok"]
+
+
+async def test_the_wait_for_others_is_over_when_something_waits_for_the_end() -> None:
+    bench = BackedBench()
+    await bench.begin()
+    await bench.run()
+    await bench.append()
+    draining = asyncio.ensure_future(bench.commit.drain())
+    await settle()
+    await bench.run()
+    assert bench.backing.offsets == [(0, 0), (0, 1), (1, 2)]
+    await bench.backing.answer()
+    assert not draining.done()
+    await bench.backing.answer()
+    await draining
+
+
+async def test_large_groups_follow_each_other_and_are_durable_in_order() -> None:
     bench = BackedBench()
     await bench.begin()
     for _ in range(3):
         await bench.append(ALONE)
-    await bench.run()
-    await bench.backing.answer()
-    await bench.run()
+    for _ in range(4):
+        assert bench.jobs == 1, "one is written at a time"
+        await bench.run()
     assert bench.backing.offsets == [(0, 0), (0, 1), (1, 2), (2, 3), (3, 4)]
+    await bench.backing.answer(index=1)
+    await bench.backing.answer(index=2)
+    assert bench.durable() == []
     await bench.backing.answer()
-    await bench.backing.answer()
-    assert bench.durable() == [1], "they are durable together"
+    assert bench.durable() == [1, 2], "with the one behind it, which is stored"
+    assert bench.outcomes() == ["ok", "ok", "", ""]
     await bench.backing.answer()
     assert bench.durable() == [1, 2, 3, 4]
     assert bench.outcomes() == ["ok"] * 4
@@ -113,18 +150,93 @@ async def test_all_that_waits_goes_to_the_backing_at_once() -> None:
     assert kept == b"".join(group[2] for group in bench.backing.groups)
 
 
-async def test_one_that_the_backing_refused_is_the_end_of_all_that_went_with_it() -> None:
+async def test_what_is_with_the_backing_is_bounded() -> None:
+    bench = BackedBench(commit_bytes_max=ENTRY_SIZE_MAX)
+    await bench.begin()
+    count = ENTRY_SIZE_MAX // ALONE
+    for _ in range(count + 1):
+        await bench.append(ALONE)
+    for _ in range(count + 1):
+        await bench.run()
+    assert bench.jobs == 0, "another one would be more than the bound"
+    await bench.backing.answer()
+    await bench.backing.answer()
+    assert bench.jobs == 1
+
+
+async def test_one_that_the_backing_refused_is_the_end_of_all_behind_it() -> None:
+    bench = BackedBench()
+    await bench.begin()
+    for _ in range(3):
+        await bench.append(ALONE)
+    for _ in range(4):
+        await bench.run()
+    await bench.backing.answer()
+    await bench.backing.answer(LogEndedError("fenced at 4"))
+    assert bench.outcomes() == ["ok", "NotOwnerError", "NotOwnerError", "NotOwnerError"]
+    assert bench.durable() == [1]
+    await bench.backing.answer()
+    await bench.backing.answer()
+    assert bench.durable() == [1], "what is stored behind it is not confirmed"
+
+
+async def test_a_write_that_fails_here_is_undone_when_the_backing_has_what_was_before_it() -> None:
     bench = BackedBench()
     await bench.begin()
     await bench.append(ALONE)
+    await bench.run()
+    await bench.append()  # small: it waits behind the one that cannot be written
+    bench.disk.faults = [Fault("write", errno.ENOSPC, path=".log")]
+    await bench.run()
+    assert bench.outcomes() == ["", "", ""]
+    await bench.backing.answer()
+    assert bench.outcomes() == ["ok", "DiskFullError", "DiskFullError"]
+    assert bench.durable() == [1]
+    await bench.append()
+    await bench.run()
+    assert bench.backing.offsets == [(0, 0), (0, 1), (1, 1)], "a new file at the offset of what failed"
+
+
+async def test_a_backing_that_ends_after_a_write_failed_here_fails_all() -> None:
+    bench = BackedBench()
+    await bench.begin()
     await bench.append(ALONE)
     await bench.run()
+    bench.disk.faults = [Fault("write", errno.ENOSPC, path=".log")]
+    await bench.run()
+    await bench.backing.answer(LogEndedError("fenced at 4"))
+    assert bench.outcomes() == ["NotOwnerError", "NotOwnerError"]
+    assert bench.durable() == []
+
+
+async def test_the_next_file_is_begun_when_the_backing_has_all_of_the_one_before() -> None:
+    bench = BackedBench(file_size_max=ALONE)
+    await bench.begin()
+    await bench.append(ALONE)
+    await bench.run()
+    assert bench.jobs == 0
     await bench.backing.answer()
     await bench.run()
+    assert bench.backing.offsets == [(0, 0), (0, 1), (1, 1)]
+
+
+async def test_a_segment_that_is_closed_confirms_what_the_backing_has() -> None:
+    bench = BackedBench()
+    await bench.begin()
+    await bench.run()
+    bench.commit.stop()
     await bench.backing.answer()
-    await bench.backing.answer(LogEndedError("fenced at 4"))
-    assert bench.outcomes() == ["ok", "NotOwnerError", "NotOwnerError"]
-    assert bench.durable() == [1]
+    assert bench.outcomes() == ["ok"]
+
+
+async def test_a_lease_that_is_over_confirms_nothing_that_is_on_its_way() -> None:
+    bench = BackedBench()
+    await bench.begin()
+    await bench.run()
+    bench.lease.held = False
+    await bench.backing.answer()
+    assert bench.outcomes() == ["NotOwnerError"]
+    assert bench.durable() == []
 
 
 async def test_what_could_not_be_written_here_is_not_in_the_backing() -> None:

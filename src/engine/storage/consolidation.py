@@ -1,7 +1,8 @@
 """`Consolidation`: rolled files of one segment become objects, and its record names them (R13, R14).
 
     file      rolled: another follows it, or the segment is sealed
-    upload    under a name of its own, by the term and the session that own the segment as it begins
+    upload    under a name of its own, by the term and the session that own the segment as it begins; piece by piece
+              while the log is quiet, for senders wait for that
     name      one write of the record, which demands that owner, that term, and a session that is not fenced;
               lost: the object is an orphan, and is deleted
     hold      the local file stays until the cache needs its room
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine.storage")
 
+YIELD_S = 1.0  # so long a piece of a file waits for the log at most
+BEHIND_MAX = 4  # files of a segment; with more of them the log is not waited for
+
 Change = Callable[[SegmentObjects], SegmentObjects]
 Rolled = tuple[LogFile, LogFile | None]  # a file that gets no more entries, and the next one of the log
 
@@ -74,6 +78,9 @@ class ObjectsRecord(Protocol):
         """R19: append the header of the file that begins there to the log again, if nothing follows it in the log; the
         lowest object that may have it now. None: something does. Raises NotOwnerError: the log has ended.
         """
+
+    async def quiet(self, within_s: float) -> None:
+        """Wait until nothing of the log is on its way, at most so long."""
 
     async def change(self, change: Change) -> SegmentObjects:
         """Write them, if this is the owner at this term still, and its session is not fenced (R14).
@@ -137,7 +144,12 @@ class Consolidation:
     async def _consolidate(self, segment: Segment, file: LogFile, following: LogFile | None) -> None:
         record, context = self._record, self.context
         name = self.names.next(record.path, file.first_offset, record.term)
-        rolled = await upload(self._store, name, context.handles.disk, context.workers, file, following)
+
+        async def pace() -> None:
+            if len(_rolled(segment, self.named.end_offset)) <= BEHIND_MAX:
+                await record.quiet(YIELD_S)
+
+        rolled = await upload(self._store, name, context.handles.disk, context.workers, file, following, pace)
         await self._change([name], self._naming(rolled, following))
         if all(each.key != name for each in self.named.objects.files):
             self._garbage.add([name])

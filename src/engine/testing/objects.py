@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from engine.aio.shielded import shielded
 from engine.errors import AlreadyClosedError, StorageError, UnknownOutcomeError
-from engine.storage.objects.ports import ObjectExistsError, ObjectInfo, ObjectMissingError, ObjectStatistics, Tail
+from engine.storage.objects.ports import ObjectExistsError, ObjectInfo, ObjectMissingError, ObjectStatistics, Tail, each
 from engine.storage.objects.requests import KINDS
 from engine.testing.clock import EPOCH_MS
 
@@ -85,9 +85,10 @@ class FaultyObjectStore:
         if not stored.done():
             stored.set_result(free)
 
-    async def put_multipart(self, name: str, pieces: Iterable[Buffer]) -> None:
+    async def put_multipart(self, name: str, pieces: Iterable[Buffer] | AsyncIterable[Buffer]) -> None:
         self._begin("multipart")
-        data, luck, loop = b"".join(map(bytes, pieces)), self._rng.random(), asyncio.get_running_loop()
+        data = b"".join([bytes(piece) async for piece in each(pieces)])
+        luck, loop = self._rng.random(), asyncio.get_running_loop()
         await asyncio.sleep(self._delay())
         unknown = UnknownOutcomeError(f"PUT {name}: the store answered 500")
         if luck < self.fail_rate:

@@ -13,7 +13,6 @@ cdef class FileEnd:
     cdef public uint64_t synced_offset
     cdef public uint64_t synced_position
     cdef object handles, post, make_job, zeros_ahead
-    cdef bint backed                      # what is written goes to a backing behind it
 
     cdef int start(self, list groups, bint pads, bint syncs, object done) except -1
 
@@ -22,7 +21,6 @@ cdef class FileEnd:
 cdef class Write:
     cdef FileEnd end
     cdef object file
-    cdef list groups
     cdef object job
     cdef object done                      # done(its error or None)
     cdef uint64_t stops, zeros            # where its groups end, and how many zeros are to follow
@@ -46,6 +44,14 @@ cdef class Primary:
     cdef readonly uint64_t position
     cdef readonly bint pads
     cdef readonly double begun            # monotonic
+
+cdef class CommitTurns
+
+# What a group's backing calls with the outcome.
+@cython.final
+cdef class Handed:
+    cdef CommitTurns commit
+    cdef Group group
 
 cdef enum:
     MARKS = 16                            # newest commits of a segment whose time is known
@@ -77,11 +83,12 @@ cdef class CommitTurns:
     cdef readonly object lease            # None: no other broker can own the segment
     cdef object monotonic
     cdef bint by_sync, by_interval, backed
-    cdef uint64_t commit_bytes_max, writes_max
+    cdef uint64_t commit_bytes_max
     # What runs, and what is wanted.
     cdef public uint64_t durable_offset
     cdef public bint running              # jobs may be started
     cdef public Primary primary           # None: no primary job runs
+    cdef public bint small_wanted         # a small group waits no longer for others
     cdef public object failure            # handled once no job runs
     cdef public object stopped_by
     cdef public bint sync_wanted
@@ -96,6 +103,9 @@ cdef class CommitTurns:
     cdef Step next_step(self) except *
     cdef bint is_sync_due(self) except -1
     cdef bint may_write_ahead(self) except -1
+    cdef bint may_hand_over(self, Group head) except -1
+    cdef int hand_over(self, list groups) except -1
+    cdef int settle(self) except -1
     cdef int start_primary(self, bint writes) except -1
     cdef int make_durable(self, list groups) except -1
     cdef int go_on(self) except -1

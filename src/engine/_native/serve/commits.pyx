@@ -35,19 +35,17 @@ cdef Py_ssize_t INDEX_STEP = limits.LOG_INDEX_BYTES_STEP
 cdef class FileEnd:
     """What of ActiveFile is done with each commit: groups are written, one behind the other, at their position."""
 
-    def __init__(self, handles, post, make_job, zeros_ahead, *, bint backed):
+    def __init__(self, handles, post, make_job, zeros_ahead):
         """`handles`: of open files. `post(work, done)`: to a worker. `make_job(handle, buffers, position, zeros,
-        syncs)`: the work. `zeros_ahead(end)`: how many zeros go behind so many bytes. `backed`: append_all() follows.
+        syncs)`: the work. `zeros_ahead(end)`: how many zeros go behind so many bytes.
         """
         self.handles = handles
         self.post = post
         self.make_job = make_job
         self.zeros_ahead = zeros_ahead
-        self.backed = backed
 
     def write(self, list groups not None, bint pads, bint syncs, done):
-        """Write groups and sync. OSError: the write failed; SyncFailed: the sync. With a backing it is done when that
-        has all of them.
+        """Write groups and sync. OSError: the write failed; SyncFailed: the sync.
 
         `pads`: write zeros behind the groups, so that the next syncs need not lengthen the file.
         """
@@ -72,7 +70,7 @@ cdef class FileEnd:
         except OSError as e:
             get_running_loop().call_soon(done, e)
             return 0
-        write.end, write.file, write.groups, write.done = self, file, groups, done
+        write.end, write.file, write.done = self, file, done
         write.zeros = self.zeros_ahead(write.stops) if pads else 0
         write.job = self.make_job(handle, buffers, position, write.zeros, syncs)
         work = self.reopening(file, handle, write.job) if groups and file.closing is not None else write.job
@@ -85,8 +83,8 @@ cdef class FileEnd:
         """Work that takes an orderly close of the file back before the job."""
         raise NotImplementedError
 
-    def append_all(self, list groups, done):
-        """Hand groups that were written to the backing."""
+    def hand_over(self, Group group, done):
+        """Hand a group that was written to the backing."""
         raise NotImplementedError
 
 
@@ -103,9 +101,6 @@ cdef class Write:
                 allocated += self.zeros
             if allocated > <uint64_t>self.file.allocated:
                 self.file.allocated = allocated
-            if end.backed and self.groups:
-                end.append_all(self.groups, self.done)
-                return
         self.done(error)
 
 
@@ -115,6 +110,15 @@ cdef class Counters:
 
 cdef class Primary:
     """The primary job that runs."""
+
+
+cdef class Handed:
+    """Called with the outcome of a group that the backing was handed."""
+
+    def __call__(self, error):
+        """None: it is stored there."""
+        self.group.ended, self.group.error = True, error
+        self.commit.settle()
 
 
 cdef class Marks:
@@ -157,7 +161,6 @@ cdef class CommitTurns:
         self.by_interval = by_interval
         self.backed = backed
         self.commit_bytes_max = commit_bytes_max
-        self.writes_max = commit_bytes_max if backed else 1  # 1: the first group alone
         self.durable_offset = groups.next_offset
         self.running = True
         self.idle = []
@@ -245,11 +248,11 @@ cdef class CommitTurns:
         if head is not None and head.file is not self.active.file:
             if groups.written:
                 return SYNC
-            if groups.ahead is not None:
+            if groups.ahead is not None or groups.handed:
                 return NOTHING
             return SYNC if self.active.file is not None and self.durable_offset > self.active.synced_offset else ROLL
         if head is not None and groups.ahead is None and not (groups.written and head.size >= AHEAD):
-            return WRITE
+            return WRITE if not self.backed or self.may_hand_over(head) else NOTHING
         return SYNC if groups.written or self.is_sync_due() else NOTHING
 
     cdef bint is_sync_due(self) except -1:
@@ -265,6 +268,23 @@ cdef class CommitTurns:
             return False
         return groups.unsynced() + head.size <= self.commit_bytes_max
 
+    # Whether the next group may follow those that the backing has not stored yet: at once if it is large, or the end of
+    # all is waited for; else once others have had the time to join it.
+    cdef bint may_hand_over(self, Group head) except -1:
+        cdef GroupQueue groups = self.groups
+        cdef Group group
+        cdef uint64_t size = head.size
+        if not groups.handed:
+            return True
+        for group in groups.handed:
+            size += group.size
+        if size > self.commit_bytes_max:
+            return False
+        if head.size >= AHEAD or self.small_wanted or self.idle:
+            return True
+        self.write_later()
+        return False
+
     # Jobs
 
     cdef int start_primary(self, bint writes) except -1:
@@ -272,7 +292,8 @@ cdef class CommitTurns:
         cdef Primary job = Primary.__new__(Primary)
         cdef Group last
         file = self.active.file
-        job.written = groups.take_for_primary(self.writes_max if writes else 0)
+        job.written = groups.take_for_primary(writes)
+        self.small_wanted = False
         job.syncs = self.by_sync or not job.written
         if job.written and not self.backed and (<Group>job.written[0]).size <= PADDED:
             last = job.written[0]
@@ -300,16 +321,47 @@ cdef class CommitTurns:
             if job.syncs:
                 self.counters.syncs += 1
                 self.metrics.sync_s.observe(<double>self.monotonic() - job.begun)
-            if job.syncs or self.backed:
-                self.active.synced_offset, self.active.synced_position = job.offset, job.position
             if job.syncs:
+                self.active.synced_offset, self.active.synced_position = job.offset, job.position
                 self.synced()
-            if self.by_sync or self.backed:
+            if self.backed:
+                self.hand_over(covered)
+            elif self.by_sync:
                 self.make_durable(covered)
             elif job.written:
                 self.make_durable(job.written)
                 self.make_durable(self.groups.take_written())
         self.go_on()
+
+    cdef int hand_over(self, list groups) except -1:
+        cdef Handed handed
+        cdef Group group
+        for group in groups:
+            handed = Handed.__new__(Handed)
+            handed.commit, handed.group = self, group
+            self.groups.handed.append(group)
+            self.active.hand_over(group, handed)
+        return 0
+
+    # What the backing has stored is durable, once all before it is.
+    cdef int settle(self) except -1:
+        cdef GroupQueue groups = self.groups
+        cdef list stored = [], unknown
+        cdef Group group
+        for group in groups.handed:
+            if not group.ended or group.error is not None:
+                break
+            stored.append(group)
+        if stored:
+            del groups.handed[:len(stored)]
+            group = stored[len(stored) - 1]
+            self.active.synced_offset, self.active.synced_position = group.next_offset, group.position + group.size
+            self.make_durable(stored)
+        group = groups.handed[0] if groups.handed else None
+        if group is not None and group.ended:
+            unknown, groups.handed = groups.handed, []
+            self.backing_ended(group.error, unknown)
+        return self.go_on()
 
     def proceed(self):
         """A job has ended, and what it did is noted: what follows from it."""
@@ -320,7 +372,7 @@ cdef class CommitTurns:
             self.fail_rest(self.stopped_by)
         elif self.failure is None:
             self.begin()
-        elif self.primary is None and self.groups.ahead is None:
+        elif self.primary is None and self.groups.ahead is None and not self.groups.handed:
             self.clean_up(self.failure)
         return 0
 
@@ -371,6 +423,14 @@ cdef class CommitTurns:
 
     def sync_later(self):
         """With durability "interval": something is durable and not synced."""
+        raise NotImplementedError
+
+    def write_later(self):
+        """With a backing: a small group waits for others, while what went before it is not stored yet."""
+        raise NotImplementedError
+
+    def backing_ended(self, error, list groups):
+        """The backing has ended: it may have these groups or not."""
         raise NotImplementedError
 
     def primary_failed(self, job, list covered, error):

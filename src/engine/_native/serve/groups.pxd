@@ -30,6 +30,8 @@ cdef class Group:
     cdef public uint64_t size
     cdef public list chunks
     cdef public list waiters              # (waiter, the places of its entries)
+    cdef public bint ended                # the backing that was handed it has answered:
+    cdef public object error              # None: it is stored there
     cdef uint32_t salt
     cdef uint64_t segment_id
 
@@ -46,6 +48,7 @@ cdef class GroupQueue:
     cdef public Group ahead               # None for none
     cdef public list written
     cdef public list covered
+    cdef public list handed
     cdef uint64_t file_size_max, file_messages_max, group_max
     cdef object known                     # the file whose first offset, and position behind its header, these are
     cdef uint64_t known_first, known_start
@@ -55,7 +58,7 @@ cdef class GroupQueue:
     cdef int end_open(self) except -1
     cdef Group head_group(self)
     cdef Group pop_head(self)
-    cdef list take_for_primary(self, uint64_t writes_max)
+    cdef list take_for_primary(self, bint writes)
     cdef uint64_t unsynced(self)
 
 # Stamp the whole entries in n bytes, one behind the other from `first_offset` on; the offset after the last.

@@ -194,7 +194,7 @@ cdef class GroupQueue:
         self.file_size_max = file_size_max
         self.file_messages_max = file_messages_max
         self.group_max = group_max
-        self.queued, self.written, self.covered = [], [], []
+        self.queued, self.written, self.covered, self.handed = [], [], [], []
 
     # The way in
 
@@ -269,25 +269,14 @@ cdef class GroupQueue:
         group, self.open = self.open, None
         return group
 
-    def begin_primary(self, *, uint64_t writes_max):
-        """A primary job begins, which covers all that is written. The groups that it writes: the first, and those
-        behind it in the same file, up to `writes_max` bytes together; none if that is 0.
-        """
-        return self.take_for_primary(writes_max)
+    def begin_primary(self, *, bint writes):
+        """A primary job begins, which covers all that is written. The groups that it writes: the first, or none."""
+        return self.take_for_primary(writes)
 
-    cdef list take_for_primary(self, uint64_t writes_max):
-        cdef list writes = []
-        cdef Group head
-        while writes_max > 0:
-            head = self.head_group()
-            if head is None:
-                break
-            if writes and (head.file is not (<Group>writes[0]).file or head.size > writes_max):
-                break
-            writes_max -= min(head.size, writes_max)
-            writes.append(self.pop_head())
-        self.covered, self.written = self.written + writes, []
-        return writes
+    cdef list take_for_primary(self, bint writes):
+        cdef list written = [self.pop_head()] if writes and self.head_group() is not None else []
+        self.covered, self.written = self.written + written, []
+        return written
 
     def end_primary(self):
         """The primary job has ended. What it covered, in order."""

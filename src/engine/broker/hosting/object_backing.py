@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+GATHERED = 0.1  # of the time that a group may wait for others in its object
 _PUTS_MAX = 8
 _FOOTER = FOOTER_MAGIC.to_bytes(4, "little")
 Change = Callable[[SegmentObjects], SegmentObjects]
@@ -179,6 +180,11 @@ class ObjectBacking:
 
     # -- the owner's time ------------------------------------------------------------------------------------------
 
+    @property
+    def gather_s(self) -> float:
+        """See Backing."""
+        return GATHERED * (self.flush_s or self.wal.writer.flush_s)
+
     def append(self, first_offset: int, next_offset: int, buffers: Sequence[Buffer], done: Ended) -> None:
         """See Backing."""
         self._head = None
@@ -204,6 +210,10 @@ class ObjectBacking:
             raise
         else:
             done(None)
+
+    async def quiet(self, within_s: float) -> None:
+        """See ObjectsRecord."""
+        await self.wal.writer.quiet(within_s)
 
     async def renew(self, first_offset: int) -> int | None:
         """See ObjectsRecord. The bytes are those of the header before, so that entries may follow either."""

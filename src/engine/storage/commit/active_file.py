@@ -15,7 +15,7 @@ read again from the medium.
 
 With a `Backing` nothing is synced but what a file begins and ends with, and each step has two parts: the local one
 first, then the backing. So a step that fails here has left nothing there; and one whose outcome there is not known
-(LogEndedError) is the last: whatever was appended behind it could be taken for it.
+(LogEndedError) is the last: nothing more is confirmed behind it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ActiveFile(FileEnd):
         mode: str = FSYNC,
     ) -> None:
         """`file`: None if the first append needs a new file. `end`, `position`: of what recovery found, and synced."""
-        super().__init__(context.handles, context.workers.post, write_job, zeros_ahead, backed=backing is not None)
+        super().__init__(context.handles, context.workers.post, write_job, zeros_ahead)
         self._backing = backing
         self._handles = context.handles
         self._workers = context.workers
@@ -109,19 +109,9 @@ class ActiveFile(FileEnd):
     def reopening(self, file: LogFile, handle: File, job: WriteJob) -> Work:
         return partial(self._reopen_and_write, file, handle, job)
 
-    def append_all(self, groups: Sequence[Group], done: Ended) -> None:
-        """Hand groups to the backing. When each has ended, the end of the first that failed counts for all."""
-        backing, left, first = self._backing, len(groups), None
-        assert backing is not None
-
-        def ended(error: BaseException | None) -> None:
-            nonlocal left, first
-            left, first = left - 1, first or error
-            if not left:
-                done(first)
-
-        for group in groups:
-            backing.append(group.first_offset, group.next_offset, group.buffers, ended)
+    def hand_over(self, group: Group, done: Ended) -> None:
+        assert self._backing is not None
+        self._backing.append(group.first_offset, group.next_offset, group.buffers, done)
 
     def _reopen_and_write(self, file: LogFile, handle: File, job: WriteJob) -> None:
         file.reopen(handle, self._generation)

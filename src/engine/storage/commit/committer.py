@@ -14,8 +14,13 @@ the slower the disk, the larger the groups, and there is no timer to tune. At mo
     durable                         1               2, 3            4, 5      in order of offsets, always
 
 With durability "fsync" a group is durable when a sync covers it; with "interval" and "os" when it is written, and the
-sync follows after a time, or never; with "object" when it is written, never synced, and in the segment's backing.
-With the last, all that waits goes to the backing at once: a store of objects takes long for one, and many at a time.
+sync follows after a time, or never; with "object" when it is written, never synced, and in the segment's backing, as
+all before it is. A store of objects takes long for one, and many at a time: so the next group is written, and handed
+over, while those before it are on their way; a small one waits a moment for others first.
+
+    primary   │ write 1 │ write 2 │    │ write 3 │
+    backing             │ 1 ─────────────│ 2 ──────────│ 3 ──────
+    durable                              1             2           3
 
 Rules that keep this correct:
 
@@ -25,7 +30,7 @@ Rules that keep this correct:
   file; the more destructive of two failures is handled. See active_file.py for the file's part.
 * Under a lease nothing is begun, and nothing confirmed, once the lease may be over (file/owners.py).
 * When a backing does not say whether it has a group, the segment stops as if its lease were over: nothing is undone,
-  and the next owner finds out.
+  and the next owner finds out. So a failure here is cleaned up when the backing has all that it was handed before.
 """
 
 from __future__ import annotations
@@ -70,7 +75,8 @@ class Committer(CommitTurns):
     """Owns the groups and the active file of one segment."""
 
     __slots__ = (
-        "_active", "_clock", "_lease", "_log", "_metrics", "_mode", "_phase", "_timer", "_witness", "interval_ms",
+        "_active", "_backing", "_clock", "_lease", "_log", "_metrics", "_mode", "_phase", "_timer", "_witness",
+        "interval_ms",
     )  # fmt: skip
     groups: Groups
 
@@ -110,11 +116,12 @@ class Committer(CommitTurns):
         self._clock = context.clock
         self._metrics = context.metrics
         self._mode = mode
+        self._backing = backing
         self._lease = lease  # None: no other broker can own the segment
         self.interval_ms = context.config.interval_ms
         self._witness = WitnessWriter(self._active, self, context.generation)
         self._phase = Phase.RUNNING
-        self._timer: asyncio.TimerHandle | None = None  # durability "interval": the next sync
+        self._timer: asyncio.TimerHandle | None = None  # "interval": the next sync; "object": of a small group
 
     @property
     def file(self) -> LogFile | None:
@@ -146,6 +153,16 @@ class Committer(CommitTurns):
     def _tick(self) -> None:
         self._timer = None
         self.sync_wanted = True
+        self.pump()
+
+    def write_later(self) -> None:
+        if self._timer is None:
+            assert self._backing is not None
+            self._timer = asyncio.get_running_loop().call_later(self._backing.gather_s, self._gathered)
+
+    def _gathered(self) -> None:
+        self._timer = None
+        self.small_wanted = True
         self.pump()
 
     # What the witness needs (witness.Commits)
@@ -195,10 +212,12 @@ class Committer(CommitTurns):
 
     # Failure
 
+    def backing_ended(self, error: BaseException, groups: list[Group]) -> None:
+        ended = error if isinstance(error, LogEndedError) else LogEndedError(repr(error))
+        fail_all(groups, self._end_with(ended))
+
     def primary_failed(self, job: Primary, covered: list[Group], error: BaseException) -> None:
-        if isinstance(error, LogEndedError):
-            fail_all(covered, self._end_with(error))
-        elif isinstance(error, OSError) and job.written:
+        if isinstance(error, OSError) and job.written:
             self.groups.give_back([group for group in covered if group not in job.written])
             self._note(Failure(error, job.written[0], job.written))
         elif isinstance(error, OSError):

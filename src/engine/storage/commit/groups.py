@@ -15,6 +15,7 @@ queued    complete, in order; the first of them is written next
 ahead     being written while the primary job runs, so that the disk is never without work
 written   in the file, not covered by a sync yet
 covered   durable when the running primary job succeeds: what was written before, and the group that the job writes
+handed    with a backing: written here, and not known to be stored there
 
 Offsets and file positions are assigned when an append enters a group, long before it is written. So a failure of one
 group fails all behind it, and the next append gets the offset of the first that failed: `cut()`.
@@ -64,7 +65,9 @@ class Groups(GroupQueue):
             return self.ahead
         if self.written:
             return self.written[-1]
-        return self.covered[-1] if self.covered else None
+        if self.covered:
+            return self.covered[-1]
+        return self.handed[-1] if self.handed else None
 
     # Failure
 

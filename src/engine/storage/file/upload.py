@@ -2,7 +2,7 @@
 
     check    every entry is read and checked up to the file's end: a damaged file must not take the place of the log
     close    a file of a former owner, restored from its log, gets its footer here: no other process writes it
-    upload   header, entries, footer; in parts if it is large, under a name of its own
+    upload   header, entries, footer; in parts if it is large, under a name of its own, at the pace of the caller
     look     the object's size and its last bytes are those of the file
 
 What the record is to say of the object is the outcome. Small files of several segments may become one object (R18),
@@ -11,7 +11,7 @@ one behind the other, by one request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from engine._native.format.crc32c import crc32c
@@ -27,6 +27,8 @@ from engine.storage.file.recovery import feed_file
 from engine.storage.objects.ports import ObjectExistsError, ObjectStore
 from engine.storage.objects.references import RolledFile
 
+Pace = Callable[[], Awaitable[None]]
+
 PIECE_SIZE = 8 * MIB
 LOOK_SIZE = 4 * KIB
 
@@ -38,10 +40,16 @@ class _Ready(NamedTuple):
 
 
 async def upload(
-    store: ObjectStore, name: str, disk: Disk, workers: Workers, file: LogFile, following: LogFile | None
+    store: ObjectStore,
+    name: str,
+    disk: Disk,
+    workers: Workers,
+    file: LogFile,
+    following: LogFile | None,
+    pace: Pace,
 ) -> RolledFile:
     """What the segment's record is to say of the object. `following`: the next file of the log; None: there is none,
-    and the file was closed.
+    and the file was closed. `pace`: awaited before each piece of a large file.
 
     Raises CorruptionError: the file is damaged; UnknownOutcomeError: the object may be there or not, take another name;
     StorageError; and what the store raises.
@@ -54,7 +62,7 @@ async def upload(
         raise storage_error(e, file.path) from e
     try:
         pieces = _Pieces(ready.handle, ready.size)
-        await _put(store, name, pieces)
+        await _put(store, name, pieces, workers, pace)
         if pieces.error is not None:
             raise UnknownOutcomeError(f"{file.path} could not be read: {pieces.error}")
         tail = await store.get_tail(name, LOOK_SIZE)
@@ -123,10 +131,10 @@ async def _read(disk: Disk, workers: Workers, file: LogFile, following: LogFile 
         return e
 
 
-async def _put(store: ObjectStore, name: str, pieces: _Pieces) -> None:
+async def _put(store: ObjectStore, name: str, pieces: _Pieces, workers: Workers, pace: Pace) -> None:
     """One request for a small file, which most files of slow segments are; in parts it takes three."""
     if pieces.size > PIECE_SIZE:
-        await store.put_multipart(name, iter(pieces))
+        await store.put_multipart(name, pieces.paced(workers, pace))
         return
     await _put_new(store, name, list(pieces))
 
@@ -180,7 +188,7 @@ def _close(disk: Disk, file: LogFile, handle: File, following: LogFile) -> Closi
 
 
 class _Pieces:
-    """The bytes of a file, with their checksum. Iterated once, by threads of the store's library."""
+    """The bytes of a file, with their checksum. Iterated once."""
 
     def __init__(self, handle: File, size: int) -> None:
         self._handle = handle
@@ -188,6 +196,16 @@ class _Pieces:
         self.crc = 0
         self.last = b""
         self.error: OSError | None = None
+
+    async def paced(self, workers: Workers, pace: Pace) -> AsyncIterator[bytearray]:
+        """All pieces, read by workers, each behind `pace`."""
+        pieces = iter(self)
+        while True:
+            await pace()
+            piece = await run(workers, lambda: next(pieces, None))
+            if piece is None:
+                return
+            yield piece
 
     def __iter__(self) -> Iterator[bytearray]:
         position = 0

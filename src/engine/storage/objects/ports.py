@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -58,7 +58,7 @@ class ObjectStore(Protocol):
         UnknownOutcomeError where it may be stored: read it back.
         """
 
-    async def put_multipart(self, name: str, pieces: Iterable[Buffer]) -> None:
+    async def put_multipart(self, name: str, pieces: Iterable[Buffer] | AsyncIterable[Buffer]) -> None:
         """Store a large object under a name that no other upload uses. UnknownOutcomeError."""
 
     async def get(self, name: str) -> memoryview:
@@ -81,3 +81,13 @@ class ObjectStore(Protocol):
 
     async def close(self) -> None:
         """Refuse further requests. Idempotent."""
+
+
+async def each(pieces: Iterable[Buffer] | AsyncIterable[Buffer]) -> AsyncIterator[Buffer]:
+    """The pieces of either kind, in order."""
+    if isinstance(pieces, AsyncIterable):
+        async for piece in pieces:
+            yield piece
+    else:
+        for piece in pieces:
+            yield piece

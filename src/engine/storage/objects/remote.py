@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from engine.storage.objects.ports import (
     ObjectMissingError,
     ObjectStatistics,
     Tail,
+    each,
 )
 from engine.storage.objects.requests import RequestLimits, Requests, TransientError
 
@@ -108,12 +109,12 @@ class RemoteObjectStore:
 
         await self._requests.once("put", f"PUT {name}", put)
 
-    async def put_multipart(self, name: str, pieces: Iterable[Buffer]) -> None:
+    async def put_multipart(self, name: str, pieces: Iterable[Buffer] | AsyncIterable[Buffer]) -> None:
         size = 0
 
-        def measured() -> Iterator[Buffer]:
+        async def measured() -> AsyncIterator[Buffer]:
             nonlocal size
-            for piece in pieces:
+            async for piece in each(pieces):
                 size += memoryview(piece).nbytes
                 yield piece
 

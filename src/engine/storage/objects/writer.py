@@ -17,6 +17,7 @@ bytes that lie at its name. When one stays unresolved, or a FENCE lies there, th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -95,8 +96,15 @@ class LogWriter:
         self._sealed: deque[_Object] = deque()
         self._flying: deque[_Object] = deque()  # sent and not acknowledged
         self._footers: list[bytes] = []  # of the objects since the last that has several
+        self._quiet = asyncio.Event()  # nothing is on its way
+        self._quiet.set()
         self.acknowledged = 0  # all n below
         self.ended: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
+
+    @property
+    def flush_s(self) -> float:
+        """How long an append waits that does not say otherwise."""
+        return self._config.flush_s
 
     @property
     def next_n(self) -> int:
@@ -161,6 +169,12 @@ class LogWriter:
         return any(group.segment == segment for each in (*self._flying, *self._sealed, self._open)
                    for group in each.groups)  # fmt: skip
 
+    async def quiet(self, within_s: float) -> None:
+        """Wait until no object is on its way, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._quiet.wait()
+
     async def drain(self) -> int:
         """Wait until all that was appended is acknowledged (R9, R10); the first n that was not. UnknownOutcomeError."""
         self._check_lives()
@@ -188,6 +202,7 @@ class LogWriter:
                     future.set_exception(UnknownOutcomeError(text))
         self._flying.clear()
         self._sealed.clear()
+        self._quiet.set()
 
     async def close(self) -> None:
         """End the session and its tasks. Idempotent."""
@@ -241,6 +256,7 @@ class LogWriter:
                 sent.n == self.acknowledged + len(self._flying), "objects are sent in order, within the window"
             )
             self._flying.append(sent)
+            self._quiet.clear()
             self._tasks.spawn(self._put(sent), name=self._log.object(sent.n))
 
     async def _put(self, sent: _Object) -> None:
@@ -297,6 +313,8 @@ class LogWriter:
                 if not future.done():
                     future.set_result(done.n)
         self._send()
+        if not self._flying:
+            self._quiet.set()
 
     def _release(self, done: _Object) -> None:
         for permit in done.permits:
