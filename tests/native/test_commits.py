@@ -13,6 +13,7 @@ from engine.storage.commit.groups import GROUP_MAX
 from engine.storage.commit.witness import WitnessWriter
 from tests.reference.commits_reference import Job, PlainCommits, Rules
 from tests.storage.commit_parts import HandWorkers, settle
+from tests.storage.test_backing import BackedBench
 from tests.storage.test_committer import Bench
 
 BYTES_MAX = ENTRY_SIZE_MAX
@@ -26,8 +27,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
     post = HandWorkers.post
 
     def noted(self: HandWorkers, work: Any, done: Any) -> None:
-        size = sum(map(len, work._buffers))
-        found.append((work._position, size, bool(work._zeros), work._syncs))
+        if hasattr(work, "_buffers"):
+            size = sum(map(len, work._buffers))
+            found.append((work._position, size, bool(work._zeros), work._syncs))
         post(self, work, done)
 
     monkeypatch.setattr(HandWorkers, "post", noted)
@@ -65,6 +67,43 @@ async def test_jobs_and_what_is_durable_are_those_of_the_model(mode: str, seed: 
             model.turn()
         running += model.kinds[known:]
         assert started == model.jobs
+        assert bench.commit.durable_offset == model.durable
+        assert [f.done() for f in bench.futures] == [offset < model.durable for offset in range(len(bench.futures))]
+    await bench.workers.run_all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_what_goes_to_a_backing_is_that_of_the_model(seed: int, started: list[Job]) -> None:
+    rng = random.Random(f"object {seed}")
+    bench = BackedBench(commit_bytes_max=BYTES_MAX)
+    await bench.begin()
+    groups, file = bench.commit.groups, bench.commit.file
+    assert file is not None
+    head = file.opening.data_position
+    model = PlainCommits(Rules("object", GROUP_MAX, AHEAD_MIN, PAD_GROUP_MAX, BYTES_MAX), head, file.allocated)
+    model.append(groups.position - head)
+    model.turn()
+    for _ in range(80):
+        if bench.jobs and rng.random() < 0.4:
+            await bench.run()
+            model.primary_ends(file.allocated)
+        elif bench.backing.waiting and rng.random() < 0.4:
+            index = rng.randrange(len(bench.backing.waiting))
+            await bench.backing.answer(index=index)
+            model.stores(index)
+        elif rng.random() < 0.2:
+            bench.commit._gathered()
+            await settle()
+            model.gathered()
+        else:
+            for _ in range(rng.randrange(1, 4)):
+                before = groups.position
+                await bench.append_later(rng.choice(SIZES))
+                model.append(groups.position - before)
+            await settle()
+            model.turn()
+        assert started == model.jobs
+        assert bench.backing.offsets[1:] == [(first, after) for first, after, _ in model.went]
         assert bench.commit.durable_offset == model.durable
         assert [f.done() for f in bench.futures] == [offset < model.durable for offset in range(len(bench.futures))]
     await bench.workers.run_all()

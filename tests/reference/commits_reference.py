@@ -1,7 +1,6 @@
 """Group commit of one segment without failures, as plain Python: which job is next, and what is durable behind it.
 
-Slow, obvious, and independent of the native code it is compared with. One file, no lease, no backing, appends of one
-message each.
+Slow, obvious, and independent of the native code it is compared with. One file, no lease, appends of one message each.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ Group = tuple[int, int, int]  # first offset, offset behind its last append, byt
 
 @dataclass
 class Rules:
-    """How a segment commits. `mode`: "fsync", "interval" or "os"."""
+    """How a segment commits. `mode`: "fsync", "interval", "os" or "object"."""
 
     mode: str
     group_max: int
     ahead_min: int
     pad_max: int
-    bytes_max: int  # unsynced, while another group is written ahead
+    bytes_max: int  # unsynced, while another group is written ahead; with a backing, or on the way to it
 
 
 @dataclass
@@ -37,6 +36,10 @@ class PlainCommits:
     ahead: Group | None = None
     written: list[Group] = field(default_factory=list)
     covered: list[Group] = field(default_factory=list)
+    handed: list[Group] = field(default_factory=list)  # to the backing, and not durable
+    went: list[Group] = field(default_factory=list)  # there, ever
+    stored: set[int] = field(default_factory=set)  # first offsets of those that it has
+    small_wanted: bool = False  # a small group has waited for others long enough
     sync_wanted: bool = False
     synced: int = 0
     durable: int = 0
@@ -58,17 +61,29 @@ class PlainCommits:
         """A turn of the loop ends, or a job has: start what may be started."""
         if self.primary is None:
             head = self.waiting[0] if self.waiting else None
-            if head is not None and self.ahead is None and not (self.written and head[2] >= self.rules.ahead_min):
+            if self.rules.mode == "object":
+                if head is not None and self._may_follow(head):
+                    self._start([self._take()])
+            elif head is not None and self.ahead is None and not (self.written and head[2] >= self.rules.ahead_min):
                 self._start([self._take()])
             elif self.written or (self.sync_wanted and self.durable > self.synced):
                 self._start([])
-        if self.primary is not None and not self.primary[2] and self.ahead is None and self.waiting:
+        backed = self.rules.mode == "object"
+        if self.primary is not None and not self.primary[2] and self.ahead is None and self.waiting and not backed:
             head = self.waiting[0]
             unsynced = sum(group[2] for group in self.written + self.covered)
             large = head[2] >= self.rules.ahead_min or self.rules.mode != "fsync"
             if large and unsynced + head[2] <= self.rules.bytes_max:
                 self.ahead = self._take()
                 self._started("ahead", [self.ahead], pads=False, syncs=False)
+
+    def _may_follow(self, head: Group) -> bool:
+        """Whether the group may go to the backing, which has not stored those before it."""
+        if not self.handed:
+            return True
+        if sum(group[2] for group in self.handed) + head[2] > self.rules.bytes_max:
+            return False
+        return head[2] >= self.rules.ahead_min or self.small_wanted
 
     def _take(self) -> Group:
         self.closed = self.closed or len(self.waiting) == 1
@@ -78,7 +93,9 @@ class PlainCommits:
 
     def _start(self, groups: list[Group]) -> None:
         syncs = not groups or self.rules.mode == "fsync"
-        pads = bool(groups) and groups[0][2] <= self.rules.pad_max and self.end > self.allocated
+        small = bool(groups) and groups[0][2] <= self.rules.pad_max and self.rules.mode != "object"
+        pads = small and self.end > self.allocated
+        self.small_wanted = False
         self.covered, self.written = self.written + groups, []
         self.sync_wanted = self.sync_wanted and not syncs
         # What becomes durable while it runs may be written behind its sync.
@@ -98,7 +115,10 @@ class PlainCommits:
         self.allocated = allocated
         if syncs:
             self.synced = upto
-        if self.rules.mode == "fsync":
+        if self.rules.mode == "object":
+            self.handed += covered
+            self.went += covered
+        elif self.rules.mode == "fsync":
             self._publish(covered)
         elif groups:
             self._publish(groups + self.written)
@@ -113,6 +133,18 @@ class PlainCommits:
         if self.rules.mode != "fsync" and not (self.primary is not None and self.primary[0]):
             self._publish(self.written)
             self.written = []
+        self.turn()
+
+    def stores(self, index: int) -> None:
+        """The backing has one of `handed`, those that it had before left out of the count."""
+        self.stored.add([group[0] for group in self.handed if group[0] not in self.stored][index])
+        while self.handed and self.handed[0][0] in self.stored:
+            self._publish([self.handed.pop(0)])
+        self.turn()
+
+    def gathered(self) -> None:
+        """A small group has waited for others long enough."""
+        self.small_wanted = True
         self.turn()
 
     def sync_soon(self) -> None:
