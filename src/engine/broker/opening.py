@@ -125,8 +125,8 @@ async def check_common(disk: Disk, data: str, metadata: MetadataStore, rng: rand
 
     The file comes first, and under its name as a whole: of brokers that start at once on one directory, one makes it.
 
-    Raises DataDirectoryError: the brokers have another directory; InvalidArgumentError, StorageError, DiskFullError (the
-    directory cannot be used), UnknownOutcomeError, and what the metadata store raises.
+    Raises DataDirectoryError: the brokers have another directory; InvalidArgumentError, StorageError: it cannot be
+    used; UnknownOutcomeError, and what the metadata store raises.
     """
     make_data_directory(disk, data)
     try:
@@ -143,7 +143,7 @@ async def check_common(disk: Disk, data: str, metadata: MetadataStore, rng: rand
             return
         if (common := found.value.decode(errors="replace")) != own:
             raise DataDirectoryError(
-                f"{data} must be the data directory that the brokers of this metadata share, {common}, got another one, "
+                f"{data} must be the data directory that the brokers of this metadata share, {common}, got another, "
                 f"{own} ({NUMBER_FILE}): mount theirs there. Brokers without a shared disk keep messages in an object "
                 "store: --objects URL; with durability fsync they would be lost with a machine"
             )
