@@ -121,6 +121,22 @@ def test_requests_per_second_are_bounded():
     run_virtual(body())
 
 
+def test_a_call_of_several_requests_waits_for_all_and_lets_others_in_between():
+    async def body() -> None:
+        sent, upload, other = requests(per_s_max=10.0), Calls(), Calls()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        uploading = asyncio.create_task(sent.once("multipart", "PUT", upload, bounded=False, requests=30))
+        await asyncio.sleep(1.0)
+        await sent.once("put", "PUT", other)
+        assert other.sent[0] - began < 1.3, "it waits for its own turn alone"
+        await uploading
+        assert 2.7 < upload.sent[0] - began < 3.1
+        assert sent.statistics().requests["multipart"] == 30
+
+    run_virtual(body())
+
+
 def test_a_store_that_answers_slow_down_is_asked_half_as_often_and_later_as_before():
     async def body() -> None:
         sent = requests(per_s_max=100.0)
@@ -170,6 +186,24 @@ def test_bodies_are_not_hashed_where_nobody_else_has_them(endpoint: str, said: s
     variables = {"AWS_ENDPOINT_URL": endpoint, "AWS_UNSIGNED_PAYLOAD": said}
     assert Location.parse("s3://bucket").options(variables).get("aws_unsigned_payload") == unsigned
     assert "aws_unsigned_payload" not in Location.parse("gs://bucket").options(variables)
+
+
+@pytest.mark.parametrize(("of_s3", "of_all", "used", "plain", "unsigned"), [
+    ("http://10.0.0.1:9000", "https://aws.example", "http://10.0.0.1:9000", True, None),
+    ("https://s3.example", "http://10.0.0.1:9000", "https://s3.example", False, "true"),
+    ("http://127.0.0.1:9000", "", "http://127.0.0.1:9000", True, "true"),
+    ("", "http://10.0.0.1:9000", "http://10.0.0.1:9000", True, None),
+])  # fmt: skip
+def test_the_endpoint_of_s3_alone_comes_before_that_of_all_services(
+    of_s3: str, of_all: str, used: str, plain: bool, unsigned: str | None
+):
+    variables = {"AWS_ENDPOINT_URL_S3": of_s3, "AWS_ENDPOINT_URL": of_all}
+    location = Location.parse("s3://bucket")
+    options = location.options(variables)
+    assert (options["aws_endpoint_url"], location.is_plain(variables)) == (used, plain)
+    assert options.get("aws_unsigned_payload") == unsigned
+    assert "aws_endpoint_url_s3" not in options
+    assert not Location.parse("gs://bucket").is_plain(variables)
 
 
 @pytest.mark.parametrize("url", [
@@ -268,6 +302,18 @@ async def test_keys_of_the_environment_come_before_the_instances_role(monkeypatc
     assert headers["x-amz-security-token"] == "of a session"
 
 
+@pytest.mark.parametrize("of_all", ["", "https://127.0.0.1:1"])
+async def test_the_endpoint_of_s3_alone_is_asked(of_all: str, monkeypatch: pytest.MonkeyPatch):
+    amazon = Amazon()
+    async with await asyncio.start_server(amazon.serve, "127.0.0.1", 0) as server:
+        here = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        variables = {**ENVIRONMENT, "AWS_ENDPOINT_URL": of_all, "AWS_ENDPOINT_URL_S3": here}
+        for name, text in variables.items():  # the library reads them as well
+            monkeypatch.setenv(name, text)
+        store = RemoteObjectStore.open("s3://bucket/a", variables, rng=random.Random(1))
+        assert bytes(await store.get("x")) == b"stored"
+
+
 @pytest.mark.fuzz
 async def test_fuzz_keys_of_a_profile_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     if find_spec("boto3") is None:
@@ -319,7 +365,7 @@ async def test_a_bucket_that_is_not_there_is_named():
         store = RemoteObjectStore.open("gs://bucket/a", variables, rng=random.Random(1))
         puts = (
             lambda: store.put_if_absent("x", [b"a"]),
-            lambda: store.put_multipart("y", [b"b"]),
+            lambda: store.put_multipart("y", [b"b"], 1),
             lambda: probe(store, random.Random(2)),
         )
         for put in puts:

@@ -85,7 +85,7 @@ class FaultyObjectStore:
         if not stored.done():
             stored.set_result(free)
 
-    async def put_multipart(self, name: str, pieces: Iterable[Buffer]) -> None:
+    async def put_multipart(self, name: str, pieces: Iterable[Buffer], size: int) -> None:
         self._begin("multipart")
         data, luck, loop = b"".join(map(bytes, pieces)), self._rng.random(), asyncio.get_running_loop()
         await asyncio.sleep(self._delay())

@@ -126,7 +126,7 @@ async def _read(disk: Disk, workers: Workers, file: LogFile, following: LogFile 
 async def _put(store: ObjectStore, name: str, pieces: _Pieces) -> None:
     """One request for a small file, which most files of slow segments are; in parts it takes three."""
     if pieces.size > PIECE_SIZE:
-        await store.put_multipart(name, iter(pieces))
+        await store.put_multipart(name, iter(pieces), pieces.size)
         return
     await _put_new(store, name, list(pieces))
 

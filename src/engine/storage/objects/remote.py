@@ -31,6 +31,7 @@ from engine.storage.objects.ports import (
     Tail,
 )
 from engine.storage.objects.requests import RequestLimits, Requests, TransientError
+from engine.storage.objects.together import together
 
 if TYPE_CHECKING:
     import random
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 CONNECT_S_MAX = 5.0
 PART_SIZE = 8 * MIB
 PARTS_AT_ONCE = 4
+_AROUND_PARTS = 2  # requests: the begin and the end of an upload
 _STALL_TIMEOUTS = 4  # an upload has ended when for so many timeouts of a request nothing more of it was taken
-DELETES_AT_ONCE = 1_000
+NAMES_AT_ONCE = {"s3": 1_000, "az": 256, "gs": 1}  # that one request deletes
+DELETES_AT_ONCE = 10  # requests
 LIST_CHUNK = 1_000
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -108,13 +111,13 @@ class RemoteObjectStore:
 
         await self._requests.once("put", f"PUT {name}", put)
 
-    async def put_multipart(self, name: str, pieces: Iterable[Buffer]) -> None:
-        size = 0
+    async def put_multipart(self, name: str, pieces: Iterable[Buffer], size: int) -> None:
+        taken = 0
 
         def measured() -> Iterator[Buffer]:
-            nonlocal size
+            nonlocal taken
             for piece in pieces:
-                size += memoryview(piece).nbytes
+                taken += memoryview(piece).nbytes
                 yield piece
 
         async def put() -> None:
@@ -133,19 +136,17 @@ class RemoteObjectStore:
             task = asyncio.ensure_future(put())
             try:
                 while True:
-                    before = size
+                    before = taken
                     done, _ = await asyncio.wait([task], timeout=stall_s)
                     if done:
                         return await task
-                    if size == before:
-                        raise TransientError(f"nothing of {size:,} bytes and more was taken within {stall_s:g} s")
+                    if taken == before:
+                        raise TransientError(f"nothing behind {taken:,} bytes was taken within {stall_s:g} s")
             finally:
                 task.cancel()
 
-        try:
-            await self._requests.once("multipart", f"PUT {name}", put_while_it_goes_on, bounded=False)
-        finally:
-            self._requests.count("multipart", max(1, -(-size // PART_SIZE)) + 1)  # its parts, and the end
+        requests = max(1, -(-size // PART_SIZE)) + _AROUND_PARTS
+        await self._requests.once("multipart", f"PUT {name}", put_while_it_goes_on, bounded=False, requests=requests)
 
     @contextlib.contextmanager
     def _storing(self) -> Iterator[None]:
@@ -215,19 +216,24 @@ class RemoteObjectStore:
         return [], True
 
     async def delete(self, names: Sequence[str]) -> None:
-        for first in range(0, len(names), DELETES_AT_ONCE):
-            some = list(names[first : first + DELETES_AT_ONCE])
+        at_once = NAMES_AT_ONCE[self._location.scheme]
+        some = [list(names[first : first + at_once]) for first in range(0, len(names), at_once)]
+        for first in range(0, len(some), DELETES_AT_ONCE):
+            await together(map(self._delete, some[first : first + DELETES_AT_ONCE]))
 
-            async def delete(some: _Names = some) -> None:
-                try:
-                    with _Translated():
-                        await self._library.delete_async(self._store, some)
-                except ObjectMissingError:
-                    if len(some) > 1:  # the others may be there still
-                        for name in some:
-                            await delete([name])
+    async def _delete(self, names: _Names) -> None:
+        """By one request."""
 
-            await self._requests.repeated("delete", f"DELETE of {len(some)} objects", delete)
+        async def delete() -> None:
+            with _Translated():
+                await self._library.delete_async(self._store, names)
+
+        try:
+            await self._requests.repeated("delete", f"DELETE of {len(names)} objects", delete)
+        except ObjectMissingError:
+            if len(names) > 1:  # the others may be there still
+                for name in names:
+                    await self._delete([name])
 
     def statistics(self) -> ObjectStatistics:
         return self._requests.statistics()
