@@ -1,8 +1,8 @@
 """Opens the metadata store of a data directory: not where it would hide that the right one is missing.
 
 Brokers with their metadata in etcd share a data directory, or keep messages in an object store. A disk does not say
-who else has it; so the directory has a random number, in a file that the first broker makes, which the metadata have
-too. A broker whose directory has another one does not start: what it acknowledged would be lost with its machine.
+which machines have it; so the directory has a random number, in a file that the first broker makes, and the metadata
+have it too. A broker whose directory has another one does not start: its messages would be lost with its machine.
 """
 
 from __future__ import annotations
