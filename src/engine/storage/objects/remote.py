@@ -30,6 +30,7 @@ from engine.storage.objects.ports import (
     ObjectStatistics,
     Tail,
 )
+from engine.storage.objects.profiles import profile_of
 from engine.storage.objects.requests import RequestLimits, Requests, TransientError
 from engine.storage.objects.together import together
 
@@ -84,13 +85,14 @@ class RemoteObjectStore:
             "allow_http": location.is_plain(environment),
         }
         try:
+            of_profile, provider = _provider(location, environment)
             store = makers[location.scheme](
                 location.bucket,
                 prefix=location.prefix or None,
-                config=location.options(environment),
+                config={**location.options(environment), **of_profile},
                 client_options=client,
                 retry_config={"max_retries": 0},
-                **_provider(location, environment),
+                **provider,
             )
         except EngineError:
             raise
@@ -242,11 +244,11 @@ class RemoteObjectStore:
         self._requests.close()
 
 
-def _provider(location: Location, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Credentials of a named profile, which the library itself does not read."""
-    profile = environment.get("AWS_PROFILE")
-    if location.scheme != "s3" or not profile or environment.get("AWS_ACCESS_KEY_ID"):
-        return {}
+def _provider(location: Location, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """(options with the credentials of a profile, which the library itself does not read; or else what gets them)."""
+    profile = profile_of(environment) if location.scheme == "s3" else None
+    if profile is None or profile.options:
+        return ({} if profile is None else profile.options), {}
     try:
         from importlib import import_module
 
@@ -254,9 +256,10 @@ def _provider(location: Location, environment: Mapping[str, str]) -> dict[str, A
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
         raise InvalidConfigurationError(
-            "AWS_PROFILE is set, and reading a profile needs boto3: pip install boto3"
+            f"AWS_PROFILE is {profile.name!r}, which has no keys in the files of profiles; another kind needs boto3: "
+            "pip install boto3"
         ) from None
-    return {"credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=profile))}
+    return {}, {"credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=profile.name))}
 
 
 def _first_line(error: Exception) -> str:
