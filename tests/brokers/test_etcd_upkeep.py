@@ -16,7 +16,7 @@ import pytest
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep import history
-from engine.broker.upkeep.cluster_check import FAILED, findings_of, standing
+from engine.broker.upkeep.cluster_check import FAILED, OK, findings_of, standing
 from engine.client.client import AsyncClient
 from engine.clock import SystemClock
 from engine.errors import DiskFullError
@@ -84,6 +84,7 @@ async def test_a_full_etcd_is_a_typed_error_to_clients_a_metric_and_a_failed_che
             await attached.send(b"after: what is attached goes on")
 
             found = {one.what: one for one in await findings_of(url, None, random.Random(1), {})}
+            assert (found["brokers"].state, found["brokers"].text) == (OK, "1 live, 1 of them reached from here")
             member = found[f"etcd {server.members[0].endpoint}"]
             assert member.state == found["etcd writes"].state == FAILED
             assert "NOSPACE" in member.text

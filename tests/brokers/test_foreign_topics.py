@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from pyroaring import BitMap64
 
 from engine.broker.hosting.ownership import INDEX_OWNERS, Owner
 from engine.broker.server import Broker
@@ -22,6 +24,7 @@ from engine.client.client import AsyncClient
 from engine.clock import SystemClock
 from engine.control.base.brokers import BrokerRecord
 from engine.control.base.topic_records import INDEX_CONTROLLERS, INDEX_TOPICS, index_key
+from engine.control.transactions.headers import INDEX_DEADLINE, _at
 from engine.metadata import keys
 from engine.metadata.etcd.known import Known
 from engine.metadata.etcd.store import EtcdMetadataStore
@@ -30,6 +33,9 @@ from engine.model.hashrange import HashRange
 from engine.model.layout import SegmentLayout
 from engine.model.names import SegmentName, TopicName
 from engine.model.reply_topics import reply_topic
+from engine.model.subscriptions import InitialPosition, SubscriptionMetadata
+from engine.model.transactions import TransactionHeader, TransactionState, id_text, partition_of
+from engine.storage.cursor.cursor import pack
 from engine.wire.url import parse_url
 from tests.brokers.test_tcp import TOKEN, free_url
 from tests.kit.etcd import Etcd, new_prefix
@@ -38,6 +44,7 @@ MINE, OTHER_URL = "mine", "engine://127.0.0.1:1"
 FEW = 20
 AT_ONCE = 240
 CHANGED = 200
+OPEN_UNTIL_MS = 1 << 50  # milliseconds since 1970
 WAIT_S_MAX = 300.0
 BESIDE = TopicName.parse(MINE)
 MARK = "0f0e16a0d1f4c277"  # in each name of a foreign topic, and in no other text that this process has
@@ -52,11 +59,14 @@ def foreign_name(number: int) -> TopicName:
 
 
 def is_foreign(text: str) -> bool:
-    return MARK in text
+    return MARK in text or f"/txn/{MARK[:12]}" in text
 
 
 class Other:
-    """Another broker, as far as its records go: it is live, leads its topics, owns their segments, and takes none."""
+    """Another broker, as far as its records go: it is live, leads its topics, owns their segments, and takes none.
+
+    Each of its topics has a subscription with a cursor, and a transaction is open for each.
+    """
 
     def __init__(self, metadata: EtcdMetadataStore, session: Session) -> None:
         self._metadata = metadata
@@ -68,7 +78,9 @@ class Other:
 
     async def own(self, numbers: range, term: int = 1) -> None:
         """Write the records of its topics, or write them again."""
-        puts = [put for number in numbers for put in self._records(foreign_name(number), term)]
+        puts: list[Put] = []
+        for number in numbers:
+            puts += [*self._records(foreign_name(number), term), self._begin(number, term)]
         for start in range(0, len(puts), AT_ONCE):
             await self._metadata.write_all(puts[start : start + AT_ONCE])
 
@@ -79,6 +91,16 @@ class Other:
         yield Put(key, Owner(OTHER_URL, self._session.id, term).to_json(), indexes={INDEX_OWNERS: key})
         leads = {INDEX_CONTROLLERS: index_key(topic)}
         yield Put(keys.controller(topic), OTHER_URL.encode(), session=self._session, indexes=leads)
+        subscription = SubscriptionMetadata("s", InitialPosition.EARLIEST, term)
+        yield Put(keys.subscription(topic, "s"), subscription.to_json())
+        yield Put(keys.cursor(SegmentName(topic, HashRange.whole(), 0), "s"), pack(0, BitMap64()))
+
+    def _begin(self, number: int, term: int) -> Put:
+        """Of a transaction that is open for long."""
+        ident = int(MARK[:12], 16) << 16 | number
+        header = TransactionHeader(TransactionState.OPEN, OPEN_UNTIL_MS, term)
+        deadline = {INDEX_DEADLINE: _at(partition_of(ident), OPEN_UNTIL_MS)}
+        return Put(keys.transaction(id_text(ident)), msgspec.json.encode(header), indexes=deadline)
 
 
 @dataclass

@@ -31,7 +31,7 @@ from engine.testing.workload import (
     write_layout,
 )
 from tests.chaos.machines import Machines
-from tests.chaos.progress import PROGRESS_S_MAX, Progress, acknowledged
+from tests.chaos.progress import PROGRESS_S_MAX, Progress, acknowledged, heard_by, was_split
 from tests.chaos.test_kill_loop import ENDING_S_MAX
 
 T = TypeVar("T")
@@ -94,8 +94,8 @@ class Round:
 
     def __init__(self, machines: Machines, name: str, rng: random.Random) -> None:
         self.rng = rng
-        self.sent = Progress(acknowledged)
-        self.history = History(asyncio.get_running_loop().time, self.sent.heard)
+        self.sent, self.splits = Progress(acknowledged), Progress(was_split)
+        self.history = History(asyncio.get_running_loop().time, heard_by(self.sent, self.splits))
         self.orders, self.copies = f"orders-{name}", f"copies-{name}"
         self._machines = machines
         self._client = machines.client()
@@ -142,6 +142,7 @@ class Round:
             await self.sent.more(1)
             await disturb()
             await self.sent.more(HEALED_MIN)  # L2
+            await self.splits.until(1)
             self.history.record("nemesis", "fault", text="stop")
             self._shaping = False
             for actor in actors:

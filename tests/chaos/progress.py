@@ -20,6 +20,11 @@ def committed(event: dict[str, Any]) -> bool:
     return (event["what"], event["phase"], event.get("state")) == ("txn_end", "ok", "COMMITTED")
 
 
+def was_split(event: dict[str, Any]) -> bool:
+    """The shaper has split a segment."""
+    return event["what"] == "fault" and event.get("text", "").startswith("split ")
+
+
 class Progress:
     """Counts the events that are meant, as they are written into a history: `heard` is its `out`."""
 

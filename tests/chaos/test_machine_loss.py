@@ -68,6 +68,7 @@ async def test_acknowledged_messages_survive_the_loss_of_machines_with_their_dis
     for kind in ("stream", "queue", "reader", "by a transformer"):
         assert totals.counts[f"messages received, {kind}"] > 10
     assert totals.counts["transactions committed"] > 1
+    assert totals.counts["splits"] > 0
 
 
 @pytest.mark.fuzz

@@ -7,7 +7,6 @@ import os
 import random
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,18 +14,13 @@ from engine.client.client import AsyncClient
 from engine.testing.checker import check, describe
 from engine.testing.history import History
 from engine.testing.workload import QueueReader, Reader, Sender, Shaper, read_all, write_layout
-from tests.chaos.progress import Progress, acknowledged, committed, heard_by
+from tests.chaos.progress import Progress, acknowledged, committed, heard_by, was_split
 from tests.chaos.server import Server
 from tests.chaos.test_kill_loop import ENDING_S_MAX, IDLE_S
 from tests.chaos.test_transaction_kills import COPIES, ORDERS, ended, maker, reader, writer
 
 COUNT = 4
 COMMITTED_MIN = 5
-
-
-def was_split(event: dict[str, Any]) -> bool:
-    """The shaper has split a segment."""
-    return event["what"] == "fault" and event.get("text", "").startswith("split ")
 
 
 class Strikes:

@@ -91,6 +91,8 @@ def test_a_build_that_the_cluster_has_left_behind_does_not_start(
         (broker,) = json.loads(engine("cluster", "status", "--metadata", url, "--json").out)["brokers"]
         assert (broker["levels"], broker["level"], broker["version"]) == ([1, 2], 2, engine_version)
         checked = states(engine("cluster", "check", "--metadata", url, "--json").out)
+        assert checked["brokers"] == ("warning", "1 live, 0 of them reached from here")  # it listens elsewhere
+        assert "no connection from here" in checked[f"broker {broker['url']}"][1]
         assert checked["level"] == ("failed", "2; this build works at 1 to 1")
         with pytest.raises(RuntimeError, match="works at the levels 1 to 1, and the cluster is at level 2") as refused:
             start_server(tmp_path, *second)

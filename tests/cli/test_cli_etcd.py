@@ -59,6 +59,20 @@ def test_two_servers_have_their_metadata_in_etcd_and_one_goes_on_when_the_other_
             stop_server(server)
 
 
+def test_brokers_that_share_no_disk_are_refused_without_an_object_store(etcd: Etcd, tmp_path: Path) -> None:
+    """With fsync, messages would be lost with the machine that has them."""
+    metadata, (first, second) = etcd.url(new_prefix()), free_ports(2)
+    server = serve(tmp_path / "one", metadata, first)
+    try:
+        with pytest.raises(RuntimeError, match=r"two must be the data directory .* --objects URL") as caught:
+            serve(tmp_path / "two", metadata, second)
+        assert "Traceback" not in str(caught.value)
+    finally:
+        stop_server(server)
+    again = serve(tmp_path / "one", metadata, first)
+    assert stop_server(again)[0] == 0
+
+
 def test_an_object_store_needs_metadata_that_outlive_the_machine(tmp_path: Path) -> None:
     found = CliRunner().invoke(command, ["--objects", "s3://bucket/prefix", "--data", str(tmp_path)])
     assert found.exit_code == 2

@@ -15,7 +15,8 @@ from tests.kit.programs import environment, program
 
 RUN_S_MAX = 600.0
 SERVER = "import socket; s = socket.create_server(('{}', 7000)); print('up', flush=True); [s.accept() for _ in 'ab']"
-CALLER = "import socket; socket.create_connection(('{}', 7000), 60).close()"
+CALLER = "import socket; socket.create_connection(('{}', 7000), {}).close()"
+LOST_S = 2  # a call to a host that cannot be reached gets no answer at all
 
 
 @pytest.fixture
@@ -28,16 +29,19 @@ def network() -> Iterator[Network]:
         yield made
 
 
-def test_hosts_reach_each_other_before_and_after_a_partition(network: Network):
+def test_hosts_reach_each_other_before_and_after_a_partition_and_not_in_it(network: Network):
     here, there = network.host("b1"), network.host("b2")
     serve = [*there.enter, sys.executable, "-c", SERVER.format(there.address)]
-    call = [*here.enter, sys.executable, "-c", CALLER.format(there.address)]
+    call = [*here.enter, sys.executable, "-c", CALLER.format(there.address, 60)]
+    lost = [*here.enter, sys.executable, "-c", CALLER.format(there.address, LOST_S)]
     with subprocess.Popen(serve, stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == b"up\n"
             subprocess.run(call, check=True, timeout=60)
             network.cut_off("b2")
+            done = subprocess.run(lost, capture_output=True, text=True, timeout=60, check=False)
+            assert done.stderr.endswith("TimeoutError: timed out\n"), "it is reached, or refused"
             network.heal_all("b2")
             subprocess.run(call, check=True, timeout=60)
         finally:

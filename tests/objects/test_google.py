@@ -10,6 +10,7 @@ import pytest
 
 from engine.errors import UnknownOutcomeError, UnsupportedError
 from engine.metadata.memory import MemoryMetadataStore
+from engine.storage.objects import requests
 from engine.storage.objects.probe import probe
 from engine.storage.objects.remote import RemoteObjectStore
 from engine.testing.clock import FakeClock
@@ -66,6 +67,28 @@ async def test_a_store_that_ignores_the_condition_is_refused(
     with pytest.raises(UnsupportedError, match="accepts two conditional PUTs"):
         await probe(store, random.Random(2))
     assert google.objects == {}
+
+
+async def test_each_object_is_deleted_by_a_request_that_is_paced_and_counted(
+    store: RemoteObjectStore, google: GcsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Google's XML API deletes one object a request."""
+    turns = []
+    real = requests._Rate.turn
+
+    async def turn(rate: requests._Rate) -> None:
+        turns.append(rate)
+        await real(rate)
+
+    names = [f"log/{number}" for number in range(30)]
+    for name in names[1:]:
+        await store.put_if_absent(name, [b"x"])
+    google.asked.clear()
+    monkeypatch.setattr(requests._Rate, "turn", turn)
+    await store.delete(names)
+    assert google.objects == {}
+    assert [method for method, _, _ in google.asked] == ["DELETE"] * len(names)
+    assert len(turns) == store.statistics().requests["delete"] == len(names)
 
 
 async def test_a_store_that_is_asked_too_often_is_asked_less_and_it_is_counted(

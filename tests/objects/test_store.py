@@ -54,7 +54,7 @@ async def test_lists_are_in_order_and_begin_behind_a_name(store: RemoteObjectSto
 
 async def test_a_large_object_is_uploaded_in_parts(store: RemoteObjectStore):
     piece = random.Random(1).randbytes(3 << 20)
-    await store.put_multipart("big", (piece for _ in range(6)))
+    await store.put_multipart("big", (piece for _ in range(6)), 6 * len(piece))
     assert bytes(await store.get("big")) == piece * 6
     assert store.statistics().requests["multipart"] == 5  # the begin, three parts, the end
 

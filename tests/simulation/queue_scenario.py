@@ -106,7 +106,7 @@ class QueueScenario:
             await read_letters(cluster.history, client, TOPIC, SUBSCRIPTION)
         await client.close()
         for broker in cluster.brokers.values():
-            await broker.power_cut()
+            await (broker.power_cut() if cluster.objects is None else broker.lose_machine())
         await asyncio.gather(*(broker.start() for broker in cluster.brokers.values()))
         await read(cluster, cluster.client("c-final"), 2)
 

@@ -114,7 +114,7 @@ class SharingScenario:
         await read(cluster, client, 1)
         await client.close()
         for broker in cluster.brokers.values():
-            await broker.power_cut()
+            await (broker.power_cut() if cluster.objects is None else broker.lose_machine())
         await asyncio.gather(*(broker.start() for broker in cluster.brokers.values()))
         await read(cluster, cluster.client("c-final"), 2)
 
@@ -139,9 +139,12 @@ def config_of(seed: int) -> BrokerConfig:
     )
 
 
-def run(seed: int, plan: SharingPlan | None = None, config: BrokerConfig | None = None) -> SimCluster:
-    """One life."""
-    return simulate(seed, SharingScenario(plan), config=config or config_of(seed), shared=True)
+def run(
+    seed: int, plan: SharingPlan | None = None, config: BrokerConfig | None = None, objects: bool = False
+) -> SimCluster:
+    """One life. `objects`: of brokers that share an object store instead of a disk."""
+    scenario = SharingScenario(plan)
+    return simulate(seed, scenario, config=config or config_of(seed), shared=not objects, objects=objects)
 
 
 def shared_deliveries(cluster: SimCluster) -> Counter[str]:

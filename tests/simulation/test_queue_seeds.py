@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,14 @@ from tests.simulation.queue_scenario import QueuePlan, run
 SEEDS = first_of(range(30_000, 30_006), 3)
 STRUCK = first_of(range(30_100, 30_106), 4)
 FUZZ_SEEDS = range(31_000, 34_000)
+OBJECT_SEEDS = range(30_202, 30_205)
+FUZZ_OBJECT_SEEDS = range(35_000, 36_000)
+OBJECTS = QueuePlan(
+    strikes=3,
+    brokers=3,
+    kinds=("lost machine", "lost machine", "troubled store", "kill", "reset", "freeze"),
+    calm_s=10.0,
+)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -35,10 +44,18 @@ def test_queue_seed_under_faults(seed: int) -> None:
     run(seed, QueuePlan(strikes=3, brokers=1 if seed % 2 else 3))
 
 
-def test_queue_seed_over_an_object_store() -> None:
-    plan = QueuePlan(strikes=3, brokers=3, kinds=("kill", "power cut", "reset", "freeze"), calm_s=10.0)
-    events = run(30_202, plan, objects=True).history.events
+@pytest.mark.parametrize("seed", OBJECT_SEEDS)
+def test_queue_seed_over_an_object_store(seed: int) -> None:
+    """Machines are lost with their disks, and the store is troubled."""
+    events = run(seed, OBJECTS, objects=True).history.events
     assert any(e["what"] == "letter" for e in events)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", FUZZ_OBJECT_SEEDS)
+def test_fuzz_queue_seed_over_an_object_store(seed: int) -> None:
+    run(seed, replace(OBJECTS, strikes=seed % 6, messages=200, changes=6, members=2 + seed % 5), objects=True)
 
 
 @pytest.mark.fuzz

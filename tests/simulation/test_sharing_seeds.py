@@ -7,10 +7,13 @@ import dataclasses
 import pytest
 
 from engine.testing.cluster import SimCluster
-from tests.simulation.sharing_scenario import SharingPlan, config_of, run, shared_deliveries
+from tests.simulation.sharing_scenario import KINDS, SharingPlan, config_of, run, shared_deliveries
 
 SEEDS = [*range(20_000, 20_005), 20_102, 20_105, 20_108]  # odd and even: one broker, and three
 FUZZ_SEEDS = range(21_000, 24_000)
+OBJECT_SEEDS = range(25_000, 25_003)
+FUZZ_OBJECT_SEEDS = range(26_000, 27_000)
+OBJECTS = SharingPlan(brokers=3, kinds=("lost machine", "lost machine", "troubled store", *KINDS))
 CALM = SharingPlan(strikes=0, calm_s=120.0, changes=6, messages=300, life_s=30.0)
 LONG = SharingPlan(strikes=8, changes=12, messages=300)
 
@@ -37,6 +40,21 @@ def test_sharing_seed(seed: int, log_file_size) -> None:
 def test_fuzz_sharing_seed(seed: int, log_file_size) -> None:
     log_file_size(8192 if seed % 2 else 1 << 20)
     run(seed, plan_of(seed, LONG))
+
+
+@pytest.mark.parametrize("seed", OBJECT_SEEDS)
+def test_sharing_seed_over_an_object_store(seed: int, log_file_size) -> None:
+    """Machines are lost with their disks, and the store is troubled."""
+    log_file_size(8192 if seed % 2 else 1 << 20)
+    run(seed, OBJECTS, objects=True)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", FUZZ_OBJECT_SEEDS)
+def test_fuzz_sharing_seed_over_an_object_store(seed: int, log_file_size) -> None:
+    log_file_size(8192 if seed % 2 else 1 << 20)
+    run(seed, dataclasses.replace(OBJECTS, strikes=8, changes=12, messages=300), objects=True)
 
 
 @pytest.mark.parametrize("seed", [20_201, 20_202])

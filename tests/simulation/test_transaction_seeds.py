@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.simulation.broker_faults import OBJECT_FAULTS
 from tests.simulation.transaction_scenario import TransactionPlan, run
 
 SEEDS = (*range(50_000, 50_004), 51_569)  # the last: a sync fails under a frame of a transaction, a plain one follows
 FUZZ_SEEDS = range(51_000, 54_000)
+OBJECT_SEEDS = range(55_000, 55_003)
+FUZZ_OBJECT_SEEDS = range(56_000, 57_000)
+OBJECTS = TransactionPlan(kinds=tuple(kind for kind in OBJECT_FAULTS if kind != "clock jump"))
 CALM = TransactionPlan(brokers=1, kinds=("nothing",), changes=10)
 
 
@@ -30,6 +36,21 @@ def test_transaction_seed(seed, log_file_size):
 def test_fuzz_transaction_seed(seed, log_file_size):
     log_file_size(8192 if seed % 2 else 1 << 20)
     run(seed, plan_of(seed))
+
+
+@pytest.mark.parametrize("seed", OBJECT_SEEDS)
+def test_transaction_seed_over_an_object_store(seed, log_file_size):
+    """Machines are lost with their disks, and the store is troubled."""
+    log_file_size(8192 if seed % 2 else 1 << 20)
+    run(seed, replace(OBJECTS, queue=seed % 4 > 1), objects=True)
+
+
+@pytest.mark.fuzz
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("seed", FUZZ_OBJECT_SEEDS)
+def test_fuzz_transaction_seed_over_an_object_store(seed, log_file_size):
+    log_file_size(8192 if seed % 2 else 1 << 20)
+    run(seed, replace(OBJECTS, queue=seed % 4 > 1), objects=True)
 
 
 def test_the_same_seed_gives_the_same_run_of_transactions():

@@ -1,8 +1,8 @@
 """One random life of brokers and of clients that transact over topics, while these change their shape and things break.
 
 Transactions write to two topics and are committed, aborted and forgotten; one client consumes a topic, and makes of
-each message one in a third. In the end every header and every operation record is gone, power fails everywhere, and
-all that was committed, and nothing else, is still there.
+each message one in a third. In the end every header and every operation record is gone, power fails everywhere, or all
+machines are lost where brokers have an object store, and all that was committed, and nothing else, is still there.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class TransactionScenario:
         assert not left, f"seed {cluster.seed}: never forgotten: {left[:4]} and {len(left)} in all"
         await read_topics(cluster, cluster.client("c-final"), 2)
         for broker in cluster.brokers.values():
-            await broker.power_cut()
+            await (broker.power_cut() if cluster.objects is None else broker.lose_machine())
         await asyncio.gather(*(broker.start() for broker in cluster.brokers.values()))
         await read_topics(cluster, cluster.client("c-final"), 3)
 
@@ -177,6 +177,7 @@ def config_of(seed: int) -> BrokerConfig:
     return dataclasses.replace(brokers_config(seed), transaction_retention_time=RETENTION_S)
 
 
-def run(seed: int, plan: TransactionPlan | None = None) -> SimCluster:
-    """One life."""
-    return simulate(seed, TransactionScenario(plan), config=config_of(seed), shared=True)
+def run(seed: int, plan: TransactionPlan | None = None, objects: bool = False) -> SimCluster:
+    """One life. `objects`: of brokers that share an object store instead of a disk."""
+    scenario = TransactionScenario(plan)
+    return simulate(seed, scenario, config=config_of(seed), shared=not objects, objects=objects)

@@ -211,7 +211,7 @@ class Broker:
         key = self.names.next(SEGMENT, first, term)
         data = msgspec.json.encode(list(zip(log[first:stop], terms[first:stop], strict=True)))
         file = RolledFile(first, stop, len(data), crc32c(data), key)
-        await cluster.store.put_multipart(key, [data])
+        await cluster.store.put_multipart(key, [data], len(data))
         await self.name(file, term, follows, upto)
 
     async def name(self, file: RolledFile, term: int, follows: int, upto: int | None) -> None:

@@ -28,6 +28,7 @@ from engine.errors import (
 from engine.storage.objects.location import Location
 from engine.storage.objects.ports import ObjectExistsError, ObjectMissingError
 from engine.storage.objects.probe import probe, put_s
+from engine.storage.objects.profiles import profile_of
 from engine.storage.objects.remote import RemoteObjectStore
 from engine.storage.objects.requests import RequestLimits, Requests, TransientError
 from engine.testing.loop import run_virtual
@@ -121,6 +122,22 @@ def test_requests_per_second_are_bounded():
     run_virtual(body())
 
 
+def test_a_call_of_several_requests_waits_for_all_and_lets_others_in_between():
+    async def body() -> None:
+        sent, upload, other = requests(per_s_max=10.0), Calls(), Calls()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        uploading = asyncio.create_task(sent.once("multipart", "PUT", upload, bounded=False, requests=30))
+        await asyncio.sleep(1.0)
+        await sent.once("put", "PUT", other)
+        assert other.sent[0] - began < 1.3, "it waits for its own turn alone"
+        await uploading
+        assert 2.7 < upload.sent[0] - began < 3.1
+        assert sent.statistics().requests["multipart"] == 30
+
+    run_virtual(body())
+
+
 def test_a_store_that_answers_slow_down_is_asked_half_as_often_and_later_as_before():
     async def body() -> None:
         sent = requests(per_s_max=100.0)
@@ -172,6 +189,24 @@ def test_bodies_are_not_hashed_where_nobody_else_has_them(endpoint: str, said: s
     assert "aws_unsigned_payload" not in Location.parse("gs://bucket").options(variables)
 
 
+@pytest.mark.parametrize(("of_s3", "of_all", "used", "plain", "unsigned"), [
+    ("http://10.0.0.1:9000", "https://aws.example", "http://10.0.0.1:9000", True, None),
+    ("https://s3.example", "http://10.0.0.1:9000", "https://s3.example", False, "true"),
+    ("http://127.0.0.1:9000", "", "http://127.0.0.1:9000", True, "true"),
+    ("", "http://10.0.0.1:9000", "http://10.0.0.1:9000", True, None),
+])  # fmt: skip
+def test_the_endpoint_of_s3_alone_comes_before_that_of_all_services(
+    of_s3: str, of_all: str, used: str, plain: bool, unsigned: str | None
+):
+    variables = {"AWS_ENDPOINT_URL_S3": of_s3, "AWS_ENDPOINT_URL": of_all}
+    location = Location.parse("s3://bucket")
+    options = location.options(variables)
+    assert (options["aws_endpoint_url"], location.is_plain(variables)) == (used, plain)
+    assert options.get("aws_unsigned_payload") == unsigned
+    assert "aws_endpoint_url_s3" not in options
+    assert not Location.parse("gs://bucket").is_plain(variables)
+
+
 @pytest.mark.parametrize("url", [
     "", "bucket", "http://bucket/a", "s3://", "s3://b", "s3:///a", "s3://bucket/a?x=1", "s3://bucket/a#b",
     "s3://bucket/a/../b", "s3://bucket/a b", "s3://bucket//a//b", f"s3://key:{SECRET}@bucket/a", "s3://[bucket",
@@ -206,10 +241,62 @@ def test_without_the_library_the_error_says_how_to_get_it(monkeypatch: pytest.Mo
         RemoteObjectStore.open("s3://bucket", ENVIRONMENT, rng=random.Random(1))
 
 
-def test_a_profile_needs_boto3(monkeypatch: pytest.MonkeyPatch):
+def test_a_profile_without_keys_needs_boto3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(InvalidConfigurationError, match="reading a profile needs boto3"):
-        RemoteObjectStore.open("s3://bucket", {"AWS_PROFILE": "work"}, rng=random.Random(1))
+    (tmp_path / "config").write_text("[profile work]\nrole_arn = arn:aws:iam::1:role/broker\nsource_profile = base\n")
+    (tmp_path / "credentials").write_text(PROFILES)  # a role comes before keys
+    variables = {
+        "AWS_PROFILE": "work",
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
+    }
+    with pytest.raises(InvalidConfigurationError, match=r"'work', which has no keys .* another kind needs boto3"):
+        RemoteObjectStore.open("s3://bucket", variables, rng=random.Random(1))
+
+
+PROFILES = f"""
+[default]
+aws_access_key_id = key-of-the-default
+aws_secret_access_key = {SECRET}
+[work]
+aws_access_key_id = key-of-the-profile
+aws_secret_access_key = {SECRET}%
+aws_session_token = token=of=the=profile
+"""
+CONFIG = "[default]\nregion = eu-west-1\n[profile work]\nregion = eu-west-2\ns3 =\n  addressing_style = path\n"
+
+
+@pytest.mark.parametrize(("variables", "key", "region"), [
+    ({}, "key-of-the-default", "eu-west-1"),
+    ({"AWS_PROFILE": "work"}, "key-of-the-profile", "eu-west-2"),
+    ({"AWS_PROFILE": "work", "AWS_REGION": "us-east-1"}, "key-of-the-profile", None),
+    ({"AWS_PROFILE": "work", "AWS_ACCESS_KEY_ID": "own"}, None, None),
+    ({"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}, None, None),
+    ({"AWS_PROFILE": "other"}, "", None),
+])  # fmt: skip
+def test_what_is_read_of_a_profile(variables: dict[str, str], key: str | None, region: str | None, tmp_path: Path):
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(PROFILES)
+    (tmp_path / ".aws" / "config").write_text(CONFIG)
+    found = profile_of({"HOME": str(tmp_path), **variables})
+    assert (found is None) is (key is None)
+    if found is not None:
+        assert found.options.get("aws_access_key_id", "") == key
+        assert found.options.get("aws_region") == region
+    assert profile_of({"HOME": str(tmp_path / "none")}) is None
+
+
+@pytest.mark.parametrize(
+    "text", [f"aws_secret_access_key = {SECRET}", f"[work]\n{SECRET}", f"[work\n{SECRET}", "\udcff"]
+)
+def test_a_file_that_has_no_profiles_is_named_and_nothing_of_it_is_shown(text: str, tmp_path: Path):
+    file = tmp_path / "credentials"
+    file.write_text(text, errors="surrogateescape")
+    variables = {"AWS_PROFILE": "work", "AWS_SHARED_CREDENTIALS_FILE": str(file)}
+    with pytest.raises(InvalidConfigurationError, match="credentials must be a file of AWS profiles") as found:
+        RemoteObjectStore.open("s3://bucket", variables, rng=random.Random(1))
+    assert SECRET not in str(found.value)
+    assert found.value.__suppress_context__
 
 
 class Amazon:
@@ -268,15 +355,39 @@ async def test_keys_of_the_environment_come_before_the_instances_role(monkeypatc
     assert headers["x-amz-security-token"] == "of a session"
 
 
+@pytest.mark.parametrize("of_all", ["", "https://127.0.0.1:1"])
+async def test_the_endpoint_of_s3_alone_is_asked(of_all: str, monkeypatch: pytest.MonkeyPatch):
+    amazon = Amazon()
+    async with await asyncio.start_server(amazon.serve, "127.0.0.1", 0) as server:
+        here = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        variables = {**ENVIRONMENT, "AWS_ENDPOINT_URL": of_all, "AWS_ENDPOINT_URL_S3": here}
+        for name, text in variables.items():  # the library reads them as well
+            monkeypatch.setenv(name, text)
+        store = RemoteObjectStore.open("s3://bucket/a", variables, rng=random.Random(1))
+        assert bytes(await store.get("x")) == b"stored"
+
+
+async def test_keys_of_a_profile_are_used_without_boto3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    file = tmp_path / "credentials"
+    file.write_text(PROFILES)
+    variables = {"AWS_PROFILE": "work", "AWS_SHARED_CREDENTIALS_FILE": str(file)}
+    headers = await Amazon().asked_by(variables, monkeypatch)
+    assert "Credential=key-of-the-profile/" in headers["authorization"]
+    assert headers["x-amz-security-token"] == "token=of=the=profile"
+
+
 @pytest.mark.fuzz
-async def test_fuzz_keys_of_a_profile_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+async def test_fuzz_keys_that_a_profile_says_how_to_get_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     if find_spec("boto3") is None:
         lacking("boto3", "boto3")
-    file = tmp_path / "credentials"
-    file.write_text(f"[work]\naws_access_key_id = key-of-the-profile\naws_secret_access_key = {SECRET}\n")
-    amazon = Amazon(AWS_SHARED_CREDENTIALS_FILE=str(file))
-    headers = await amazon.asked_by({"AWS_PROFILE": "work"}, monkeypatch)
-    assert "Credential=key-of-the-profile/" in headers["authorization"]
+    keys = {"Version": 1, "AccessKeyId": "key-of-the-program", "SecretAccessKey": SECRET}
+    (tmp_path / "keys").write_text(json.dumps(keys))
+    (tmp_path / "config").write_text(f"[profile work]\ncredential_process = cat {tmp_path / 'keys'}\n")
+    amazon = Amazon(AWS_CONFIG_FILE=str(tmp_path / "config"))
+    variables = {"AWS_PROFILE": "work", "AWS_CONFIG_FILE": str(tmp_path / "config")}
+    headers = await amazon.asked_by(variables, monkeypatch)
+    assert "Credential=key-of-the-program/" in headers["authorization"]
 
 
 async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, status: str, body: str) -> None:
@@ -319,7 +430,7 @@ async def test_a_bucket_that_is_not_there_is_named():
         store = RemoteObjectStore.open("gs://bucket/a", variables, rng=random.Random(1))
         puts = (
             lambda: store.put_if_absent("x", [b"a"]),
-            lambda: store.put_multipart("y", [b"b"]),
+            lambda: store.put_multipart("y", [b"b"], 1),
             lambda: probe(store, random.Random(2)),
         )
         for put in puts:

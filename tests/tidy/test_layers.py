@@ -30,8 +30,8 @@ BELOW_BROKER = LEAVES | {
 # client that reads files itself uses it.
 READS = {
     f"engine.storage.{name}"
-    for name in ("objects.location", "objects.ports", "objects.remote", "objects.requests", "file.format", "file.index",
-                 "disk.config")
+    for name in ("objects.location", "objects.ports", "objects.remote", "objects.profiles", "objects.requests",
+                 "objects.together", "file.format", "file.index", "disk.config")
 }  # fmt: skip
 
 # Which rooms a room may import, besides itself.

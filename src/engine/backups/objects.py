@@ -53,7 +53,8 @@ class ObjectDestination:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 if large:
-                    self._run(self._store.put_multipart(name, list(buffers)), name)
+                    size = sum(memoryview(buffer).nbytes for buffer in buffers)
+                    self._run(self._store.put_multipart(name, list(buffers), size), name)
                 else:
                     self._run(self._store.put_if_absent(name, buffers), name)
                 return

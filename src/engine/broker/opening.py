@@ -1,7 +1,13 @@
-"""Opens the metadata store of a data directory: not where it would hide that the right one is missing."""
+"""Opens the metadata store of a data directory: not where it would hide that the right one is missing.
+
+Brokers with their metadata in etcd share a data directory, or keep messages in an object store. A disk does not say
+which machines have it; so the directory has a random number, in a file that the first broker makes, and the metadata
+have it too. A broker whose directory has another one does not start: its messages would be lost with its machine.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,12 +15,15 @@ from typing import TYPE_CHECKING
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
-from engine.errors import DataDirectoryError, InvalidConfigurationError
+from engine.errors import DataDirectoryError, InvalidConfigurationError, UnknownOutcomeError
+from engine.metadata import keys
 from engine.metadata.lockfile import LockFile, not_writable
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
-from engine.metadata.store import MetadataStore
+from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.model.backups import RESTORING_FILE
+from engine.storage.disk.config import storage_error
+from engine.storage.disk.disk import Disk, OsDisk, make_data_directory
 from engine.storage.disk.metadata_commits import NativeCommits
 from engine.storage.store import SegmentStore
 
@@ -27,6 +36,9 @@ if TYPE_CHECKING:
     from engine.storage.objects.remote import RemoteObjectStore
 
 METADATA_FILE = "metadata.db"
+NUMBER_FILE = "directory.id"
+_NUMBER_SIZE = 16  # hexadecimal digits
+_ATTEMPTS_MAX = 8
 
 
 async def open_metadata(
@@ -79,10 +91,15 @@ def object_logs(
     )
 
 
-async def open_shared_metadata(url: str, config: BrokerConfig, rng: random.Random) -> EtcdMetadataStore:
+async def open_shared_metadata(
+    url: str, config: BrokerConfig, rng: random.Random, data: str | Path
+) -> EtcdMetadataStore:
     """The metadata store of several brokers, at an etcd:// URL. Its owner closes it, behind the broker.
 
-    Raises InvalidArgumentError (the URL), InvalidConfigurationError, and as EtcdMetadataStore.open().
+    `data`: the data directory, which is made, and where `config` names no object store must be that of all brokers.
+
+    Raises InvalidArgumentError (the URL, or the directory), InvalidConfigurationError, as EtcdMetadataStore.open(), and
+    as check_common().
     """
     from engine.metadata.etcd.url import EtcdUrl
 
@@ -93,4 +110,67 @@ async def open_shared_metadata(url: str, config: BrokerConfig, rng: random.Rando
         from engine.metadata.etcd.store import EtcdMetadataStore
     except ImportError as e:
         raise InvalidConfigurationError(f"etcd needs {e.name}: pip install 'engine[cluster]'") from e
-    return await EtcdMetadataStore.open(url, clock=SystemClock(), rng=rng)
+    store = await EtcdMetadataStore.open(url, clock=SystemClock(), rng=rng)
+    try:
+        if config.objects is None:
+            await check_common(OsDisk(), str(data), store, rng)
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+async def check_common(disk: Disk, data: str, metadata: MetadataStore, rng: random.Random) -> None:
+    """Compare the number of a data directory with that of the metadata. The one that is not there yet is made.
+
+    The file comes first, and under its name as a whole: of brokers that start at once on one directory, one makes it.
+
+    Raises DataDirectoryError: the brokers have another directory; InvalidArgumentError, StorageError: it cannot be
+    used; UnknownOutcomeError, and what the metadata store raises.
+    """
+    make_data_directory(disk, data)
+    try:
+        own = _number_of(disk, data, rng)
+    except OSError as e:
+        raise storage_error(e, f"{data}/{NUMBER_FILE}") from e
+    for _ in range(_ATTEMPTS_MAX):
+        found = await metadata.newest.get(keys.DIRECTORY)
+        if found is None:
+            try:
+                await metadata.put(keys.DIRECTORY, own.encode(), ABSENT)
+            except (ConflictError, OutcomeUnknownError):
+                continue
+            return
+        if (common := found.value.decode(errors="replace")) != own:
+            raise DataDirectoryError(
+                f"{data} must be the data directory that the brokers of this metadata share, {common}, got another, "
+                f"{own} ({NUMBER_FILE}): mount theirs there. Brokers without a shared disk keep messages in an object "
+                "store: --objects URL; with durability fsync they would be lost with a machine"
+            )
+        return
+    raise UnknownOutcomeError(f"the metadata store did not say whether {keys.DIRECTORY} was written; start again")
+
+
+def _number_of(disk: Disk, data: str, rng: random.Random) -> str:
+    """The number of a directory, drawn where it has none, durable. Raises OSError, DataDirectoryError."""
+    path, new = f"{data}/{NUMBER_FILE}", f"{data}/{NUMBER_FILE}.{rng.getrandbits(64):016x}"
+    if not disk.exists(path):
+        file = disk.create(new)
+        try:
+            file.write([f"{rng.getrandbits(64):016x}".encode()], 0)
+            file.sync()
+        finally:
+            file.close()
+        with contextlib.suppress(FileExistsError):  # of another broker, which has just made it
+            disk.link(new, path)
+        disk.unlink(new)
+    disk.sync_directory(data)  # also for one that died before it did
+    image = bytearray(_NUMBER_SIZE)
+    file = disk.open(path)
+    try:
+        count = file.read_into(image, 0)
+    finally:
+        file.close()
+    if count < _NUMBER_SIZE:
+        raise DataDirectoryError(f"{path} must have {_NUMBER_SIZE} hexadecimal digits, got {bytes(image[:count])!r}")
+    return image.decode(errors="replace")

@@ -252,7 +252,7 @@ async def serve(
     from engine.pulsar.recognising import recogniser
 
     stopped = stop_signal()
-    store = None if metadata is None else await open_shared_metadata(metadata, config, random.Random())
+    store = None if metadata is None else await open_shared_metadata(metadata, config, random.Random(), data)
     objects = open_objects(config, os.environ, random.SystemRandom())
     broker = Broker(data, config=config, metadata=store, objects=objects, recognise=recogniser())
     on_hangup(lambda: reload_broker(broker, load()))

@@ -25,6 +25,7 @@ SHARES = "/shares/"  # holds which parts of rates each broker uses, by the broke
 BALANCER = "/balancer"  # holds the URL of the broker that balances the others; ephemeral
 SWEEPER = "/sweeper"  # holds the URL of the broker that sweeps the object store; ephemeral
 STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
+DIRECTORY = "/directory"  # holds the number of the data directory that brokers share
 CLAIMS = "/claims"  # holds the key of the seals of claims to exclusive access
 LEVEL = "/level"  # holds the level at which a cluster is: what its brokers may write
 LOAD = "load"  # last path component of a segment's load report

@@ -85,7 +85,7 @@ class FaultyObjectStore:
         if not stored.done():
             stored.set_result(free)
 
-    async def put_multipart(self, name: str, pieces: Iterable[Buffer] | AsyncIterable[Buffer]) -> None:
+    async def put_multipart(self, name: str, pieces: Iterable[Buffer] | AsyncIterable[Buffer], size: int) -> None:
         self._begin("multipart")
         data = b"".join([bytes(piece) async for piece in each(pieces)])
         luck, loop = self._rng.random(), asyncio.get_running_loop()

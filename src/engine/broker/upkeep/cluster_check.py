@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from engine.clock import SystemClock
 from engine.control.base.brokers import BrokerRecord
 from engine.control.base.levels import SUPPORTED, Level
-from engine.errors import DiskFullError, EngineError, InvalidConfigurationError, TimeoutError
+from engine.errors import DiskFullError, EngineError, InvalidArgumentError, InvalidConfigurationError, TimeoutError
 from engine.metadata import keys
+from engine.wire.url import parse_url
 
 if TYPE_CHECKING:
     import random
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 AHEAD_S_MAX = 2.0  # of a clock: its time is known to about a second
 QUOTA_SHARE_MAX = 0.8
+CALL_S_MAX = 3.0  # until a broker's port is connected to
+CALLED_AT_ONCE = 64
 HISTORY_S_MAX = 3600.0  # brokers have etcd forget what is older than ten minutes
 OK, WARNING, FAILED = "ok", "warning", "failed"
 # Of 3.5, by its change log: issues 14110 (a panic, mended in 3.5.5) and 14891 (another, in 3.5.7), pull request 13908
@@ -112,10 +117,34 @@ async def _etcd(url: str, rng: random.Random) -> list[Finding]:
         speed = await _speed(store, rng) if full is None else Finding("etcd writes", FAILED, str(full))
         findings += [speed, await _history(store, compacted)]
         live = await store.list_keys(keys.BROKERS, keys.prefix_end(keys.BROKERS))
-        findings += [Finding("brokers", OK if live else WARNING, f"{len(live)} live"), await _level(store)]
+        findings += await _brokers([keys.decode(key.removeprefix(keys.BROKERS)) for key in live])
+        findings.append(await _level(store))
     finally:
         await store.close()
     return findings
+
+
+async def _brokers(urls: Sequence[str]) -> list[Finding]:
+    """How many there are, and each to which no connection is made from here. Clients may be elsewhere: a warning."""
+    at_once = asyncio.Semaphore(CALLED_AT_ONCE)
+    faults = await asyncio.gather(*(_fault_of(url, at_once) for url in urls))
+    silent = [Finding(f"broker {url}", WARNING, fault) for url, fault in zip(urls, faults, strict=True) if fault]
+    reached = f", {len(urls) - len(silent)} of them reached from here" if urls else ""
+    return [Finding("brokers", WARNING if silent or not urls else OK, f"{len(urls)} live{reached}"), *silent]
+
+
+async def _fault_of(url: str, at_once: asyncio.Semaphore) -> str:
+    """Why the port of a broker cannot be connected to; "" where it can."""
+    async with at_once:
+        try:
+            async with asyncio.timeout(CALL_S_MAX):
+                _, writer = await asyncio.open_connection(*parse_url(url))
+        except builtins.TimeoutError:
+            return f"no connection within {CALL_S_MAX:g} s from here"
+        except (OSError, InvalidArgumentError) as e:
+            return f"no connection from here: {e}"
+        writer.close()
+        return ""
 
 
 def _number_of(version: str) -> tuple[int, ...]:

@@ -134,7 +134,7 @@ async def _read(disk: Disk, workers: Workers, file: LogFile, following: LogFile 
 async def _put(store: ObjectStore, name: str, pieces: _Pieces, workers: Workers, pace: Pace) -> None:
     """One request for a small file, which most files of slow segments are; in parts it takes three."""
     if pieces.size > PIECE_SIZE:
-        await store.put_multipart(name, pieces.paced(workers, pace))
+        await store.put_multipart(name, pieces.paced(workers, pace), pieces.size)
         return
     await _put_new(store, name, list(pieces))
 

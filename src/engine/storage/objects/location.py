@@ -18,13 +18,15 @@ _PREFIX = re.compile(r"(?:[A-Za-z0-9._=-]+/)*[A-Za-z0-9._=-]+|")
 # Read from the environment, in lower case options of the store. Others that the library knows, it reads itself.
 VARIABLES = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION",
-           "AWS_ENDPOINT_URL", "AWS_UNSIGNED_PAYLOAD"),
+           "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_UNSIGNED_PAYLOAD"),
     "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY",
            "GOOGLE_BASE_URL"),
     "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_ID",
            "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "AZURE_STORAGE_ENDPOINT"),
 }  # fmt: skip
-_ENDPOINTS = ("AWS_ENDPOINT_URL", "GOOGLE_BASE_URL", "AZURE_STORAGE_ENDPOINT")
+_ENDPOINTS = {  # the first that is set counts
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("GOOGLE_BASE_URL",), "az": ("AZURE_STORAGE_ENDPOINT",),
+}  # fmt: skip
 
 
 class Location(NamedTuple):
@@ -71,15 +73,17 @@ class Location(NamedTuple):
         """
         known = VARIABLES[self.scheme]
         found = {name.lower(): environment[name] for name in known if environment.get(name)}
-        if self.scheme == "s3" and (not self.is_plain(environment) or _is_here(environment["AWS_ENDPOINT_URL"])):
-            found.setdefault("aws_unsigned_payload", "true")
+        if self.scheme == "s3":
+            if (endpoint := found.pop("aws_endpoint_url_s3", None)) is not None:
+                found["aws_endpoint_url"] = endpoint
+            if not self.is_plain(environment) or _is_here(found["aws_endpoint_url"]):
+                found.setdefault("aws_unsigned_payload", "true")
         return found
 
     def is_plain(self, environment: Mapping[str, str]) -> bool:
         """Whether the environment sets an endpoint without TLS."""
-        return any(
-            environment.get(name, "").startswith("http://") for name in _ENDPOINTS if name in VARIABLES[self.scheme]
-        )
+        set_ = (environment[name] for name in _ENDPOINTS[self.scheme] if environment.get(name))
+        return next(set_, "").startswith("http://")
 
 
 def _is_here(endpoint: str) -> bool:

@@ -98,7 +98,8 @@ def _plain(part: str) -> str:
 
 async def write_index(store: ObjectStore, name: str, files: Sequence[RolledFile]) -> OlderFiles:
     """Store the list of these files. Raises UnknownOutcomeError, and what the store raises."""
-    await store.put_multipart(name, [msgspec.json.encode(files)])
+    image = msgspec.json.encode(files)
+    await store.put_multipart(name, [image], len(image))
     return OlderFiles(name, files[0].first, files[-1].end, len(files), sum(file.size for file in files))
 
 

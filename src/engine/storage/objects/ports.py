@@ -58,8 +58,8 @@ class ObjectStore(Protocol):
         UnknownOutcomeError where it may be stored: read it back.
         """
 
-    async def put_multipart(self, name: str, pieces: Iterable[Buffer] | AsyncIterable[Buffer]) -> None:
-        """Store a large object under a name that no other upload uses. UnknownOutcomeError."""
+    async def put_multipart(self, name: str, pieces: Iterable[Buffer] | AsyncIterable[Buffer], size: int) -> None:
+        """Store a large object of so many bytes under a name that no other upload uses. UnknownOutcomeError."""
 
     async def get(self, name: str) -> memoryview:
         """The whole object. Raises ObjectMissingError."""

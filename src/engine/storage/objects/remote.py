@@ -31,7 +31,9 @@ from engine.storage.objects.ports import (
     Tail,
     each,
 )
+from engine.storage.objects.profiles import profile_of
 from engine.storage.objects.requests import RequestLimits, Requests, TransientError
+from engine.storage.objects.together import together
 
 if TYPE_CHECKING:
     import random
@@ -41,8 +43,10 @@ if TYPE_CHECKING:
 CONNECT_S_MAX = 5.0
 PART_SIZE = 8 * MIB
 PARTS_AT_ONCE = 4
+_AROUND_PARTS = 2  # requests: the begin and the end of an upload
 _STALL_TIMEOUTS = 4  # an upload has ended when for so many timeouts of a request nothing more of it was taken
-DELETES_AT_ONCE = 1_000
+NAMES_AT_ONCE = {"s3": 1_000, "az": 256, "gs": 1}  # that one request deletes
+DELETES_AT_ONCE = 10  # requests
 LIST_CHUNK = 1_000
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -82,13 +86,14 @@ class RemoteObjectStore:
             "allow_http": location.is_plain(environment),
         }
         try:
+            of_profile, provider = _provider(location, environment)
             store = makers[location.scheme](
                 location.bucket,
                 prefix=location.prefix or None,
-                config=location.options(environment),
+                config={**location.options(environment), **of_profile},
                 client_options=client,
                 retry_config={"max_retries": 0},
-                **_provider(location, environment),
+                **provider,
             )
         except EngineError:
             raise
@@ -109,13 +114,13 @@ class RemoteObjectStore:
 
         await self._requests.once("put", f"PUT {name}", put)
 
-    async def put_multipart(self, name: str, pieces: Iterable[Buffer] | AsyncIterable[Buffer]) -> None:
-        size = 0
+    async def put_multipart(self, name: str, pieces: Iterable[Buffer] | AsyncIterable[Buffer], size: int) -> None:
+        taken = 0
 
         async def measured() -> AsyncIterator[Buffer]:
-            nonlocal size
+            nonlocal taken
             async for piece in each(pieces):
-                size += memoryview(piece).nbytes
+                taken += memoryview(piece).nbytes
                 yield piece
 
         async def put() -> None:
@@ -134,19 +139,17 @@ class RemoteObjectStore:
             task = asyncio.ensure_future(put())
             try:
                 while True:
-                    before = size
+                    before = taken
                     done, _ = await asyncio.wait([task], timeout=stall_s)
                     if done:
                         return await task
-                    if size == before:
-                        raise TransientError(f"nothing of {size:,} bytes and more was taken within {stall_s:g} s")
+                    if taken == before:
+                        raise TransientError(f"nothing behind {taken:,} bytes was taken within {stall_s:g} s")
             finally:
                 task.cancel()
 
-        try:
-            await self._requests.once("multipart", f"PUT {name}", put_while_it_goes_on, bounded=False)
-        finally:
-            self._requests.count("multipart", max(1, -(-size // PART_SIZE)) + 1)  # its parts, and the end
+        requests = max(1, -(-size // PART_SIZE)) + _AROUND_PARTS
+        await self._requests.once("multipart", f"PUT {name}", put_while_it_goes_on, bounded=False, requests=requests)
 
     @contextlib.contextmanager
     def _storing(self) -> Iterator[None]:
@@ -216,19 +219,24 @@ class RemoteObjectStore:
         return [], True
 
     async def delete(self, names: Sequence[str]) -> None:
-        for first in range(0, len(names), DELETES_AT_ONCE):
-            some = list(names[first : first + DELETES_AT_ONCE])
+        at_once = NAMES_AT_ONCE[self._location.scheme]
+        some = [list(names[first : first + at_once]) for first in range(0, len(names), at_once)]
+        for first in range(0, len(some), DELETES_AT_ONCE):
+            await together(map(self._delete, some[first : first + DELETES_AT_ONCE]))
 
-            async def delete(some: _Names = some) -> None:
-                try:
-                    with _Translated():
-                        await self._library.delete_async(self._store, some)
-                except ObjectMissingError:
-                    if len(some) > 1:  # the others may be there still
-                        for name in some:
-                            await delete([name])
+    async def _delete(self, names: _Names) -> None:
+        """By one request."""
 
-            await self._requests.repeated("delete", f"DELETE of {len(some)} objects", delete)
+        async def delete() -> None:
+            with _Translated():
+                await self._library.delete_async(self._store, names)
+
+        try:
+            await self._requests.repeated("delete", f"DELETE of {len(names)} objects", delete)
+        except ObjectMissingError:
+            if len(names) > 1:  # the others may be there still
+                for name in names:
+                    await self._delete([name])
 
     def statistics(self) -> ObjectStatistics:
         return self._requests.statistics()
@@ -237,11 +245,11 @@ class RemoteObjectStore:
         self._requests.close()
 
 
-def _provider(location: Location, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Credentials of a named profile, which the library itself does not read."""
-    profile = environment.get("AWS_PROFILE")
-    if location.scheme != "s3" or not profile or environment.get("AWS_ACCESS_KEY_ID"):
-        return {}
+def _provider(location: Location, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """(options with the credentials of a profile, which the library itself does not read; or else what gets them)."""
+    profile = profile_of(environment) if location.scheme == "s3" else None
+    if profile is None or profile.options:
+        return ({} if profile is None else profile.options), {}
     try:
         from importlib import import_module
 
@@ -249,9 +257,10 @@ def _provider(location: Location, environment: Mapping[str, str]) -> dict[str, A
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
         raise InvalidConfigurationError(
-            "AWS_PROFILE is set, and reading a profile needs boto3: pip install boto3"
+            f"AWS_PROFILE is {profile.name!r}, which has no keys in the files of profiles; another kind needs boto3: "
+            "pip install boto3"
         ) from None
-    return {"credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=profile))}
+    return {}, {"credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=profile.name))}
 
 
 def _first_line(error: Exception) -> str:

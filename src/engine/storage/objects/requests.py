@@ -106,13 +106,16 @@ class Requests:
         """Requests that one call has made beyond its first."""
         self._sent[kind] += requests
 
-    async def once(self, kind: Kind, what: str, call: Callable[[], Awaitable[T]], *, bounded: bool = True) -> T:
+    async def once(
+        self, kind: Kind, what: str, call: Callable[[], Awaitable[T]], *, bounded: bool = True, requests: int = 1
+    ) -> T:
         """Send a request whose repetition the caller decides about. Raises UnknownOutcomeError.
 
-        `bounded`: in time; otherwise the call raises TransientError by itself when it makes no progress.
+        `bounded`: in time; otherwise the call raises TransientError by itself when it makes no progress. `requests`:
+        how many the call makes. It begins when all may be sent, one by one, between those of others.
         """
         try:
-            return await self._send(kind, call, self.timeout_s if bounded else None)
+            return await self._send(kind, call, self.timeout_s if bounded else None, requests)
         except TransientError as e:
             raise UnknownOutcomeError(f"{what}: {e}; it may have been done, read it back") from None
 
@@ -132,12 +135,15 @@ class Requests:
     def timeout_s(self) -> float:
         return self._limits.timeout_s
 
-    async def _send(self, kind: Kind, call: Callable[[], Awaitable[T]], timeout_s: float | None) -> T:
+    async def _send(
+        self, kind: Kind, call: Callable[[], Awaitable[T]], timeout_s: float | None, requests: int = 1
+    ) -> T:
         async with self._room:
-            await self._rate.turn()
+            for _ in range(requests):
+                await self._rate.turn()
             if self._closed:
                 raise AlreadyClosedError("the object store is closed")
-            self._sent[kind] += 1
+            self._sent[kind] += requests
             self._in_flight += 1
             try:
                 async with asyncio.timeout(timeout_s):
