@@ -199,62 +199,76 @@ def idle_trio(count: int = ROUNDS) -> tuple[float, float, float, float, float]:
     return ours, theirs, once, *(statistics.median(times[0] / times[i] for times in rounds) for i in (1, 2))
 
 
-class ReadTopic:
+Figures = dict[str, dict[str, float]]
+
+
+class Measured:
+    """The ratios of all classes, each by its parameter: in one process, since they need a session, topics and files."""
+
+    def setup_cache(self) -> Figures:
+        reads = {what: [parquet / ours for ours, parquet, _ in read_rounds(what)] for what in SUMS}
+        return {
+            "read": {what: statistics.median(ratios) for what, ratios in reads.items()},
+            "count": {what: count_pair(what)[2] for what in COUNTS},
+            "write": {how: write_pair(how)[2] for how in WRITES},
+            "arrow": {other: arrow_pair(other)[2] for other in OTHERS},
+            "idle": {"rate": idle_trio()[3]},
+        }
+
+    setup_cache.timeout = 1800  # type: ignore[attr-defined]
+
+
+class ReadTopic(Measured):
     """P16, reading: seconds of Parquet / seconds of the topic; ≥ 0.5 is asked for."""
 
     params: ClassVar = list(SUMS)
     param_names = ("what",)
     unit = "× Parquet"
-    timeout = 1200
 
-    def track_read(self, what: str) -> float:
-        return statistics.median(parquet / ours for ours, parquet, _ in read_rounds(what))
+    def track_read(self, figures: Figures, what: str) -> float:
+        return figures["read"][what]
 
 
-class CountTopic:
+class CountTopic(Measured):
     """P16: rows that are only counted, beside values that Parquet counts; nothing is asked for."""
 
     params: ClassVar = list(COUNTS)
     param_names = ("what",)
     unit = "× Parquet's count(value)"
-    timeout = 1200
 
-    def track_count(self, what: str) -> float:
-        return count_pair(what)[2]
+    def track_count(self, figures: Figures, what: str) -> float:
+        return figures["count"][what]
 
 
-class WriteTopic:
+class WriteTopic(Measured):
     """P16, writing: seconds to Parquet / seconds to a topic; ≥ 0.5 is asked for."""
 
     params: ClassVar = list(WRITES)
     param_names = ("how",)
     unit = "× Parquet"
-    timeout = 1200
 
-    def track_write(self, how: str) -> float:
-        return write_pair(how)[2]
+    def track_write(self, figures: Figures, how: str) -> float:
+        return figures["write"][how]
 
 
-class ArrowAndRows:
+class ArrowAndRows(Measured):
     """P16: the reader beside itself yielding rows; ≥ 3 is asked for."""
 
     params: ClassVar = list(OTHERS)
     param_names = ("other",)
     unit = "× the other"
-    timeout = 1200
 
-    def track_arrow(self, other: str) -> float:
-        return arrow_pair(other)[2]
+    def track_arrow(self, figures: Figures, other: str) -> float:
+        return figures["arrow"][other]
 
 
-class Idle:
+class Idle(Measured):
     """P16: a micro-batch without data beside that of Spark's rate source as a Python reader; ≤ 1 is asked for."""
 
     unit = "× rate source"
-    timeout = 1200
 
-    def track_idle(self) -> float:
-        return idle_trio()[3]
+    def track_idle(self, figures: Figures) -> float:
+        return figures["idle"]["rate"]
 
 
 def show(what: str, ours: float, theirs: float, ratio: float, other: str = "Parquet") -> None:

@@ -6,7 +6,6 @@ with time_, track_, peakmem_, mem_ or timeraw_. One that cannot run here (an opt
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import itertools
@@ -82,10 +81,15 @@ MODULES = tiny_modules()
 CASES = cases()
 
 
-@functools.cache
-def found_once(owner: type) -> bytes:
-    """What its setup_cache returns: asv calls that once for all measures of a class, and hands each a copy."""
-    return pickle.dumps(owner().setup_cache())
+FOUND: dict[object, bytes] = {}
+
+
+def found_once(owner: Any) -> bytes:
+    """What its setup_cache returns: asv calls that once for all measures that have it, and hands each a copy."""
+    function = owner.setup_cache
+    if function not in FOUND:
+        FOUND[function] = pickle.dumps(owner().setup_cache())
+    return FOUND[function]
 
 
 def run_once(name: str, owner: type | None, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
