@@ -41,7 +41,10 @@ LATER_MS = EPOCH_MS + 10**9
 def image(first: int, count: int, kind: str) -> bytes:
     """An entry. `kind`: "plain", "wide": large messages, "delayed": every other one is not due while the test runs."""
     times = [LATER_MS if kind == "delayed" and i % 2 else None for i in range(count)]
-    messages = [PlainMessage(bytes(100 if kind == "wide" else 1), sequence_id=i, deliver_at_ms=time) for i, time in enumerate(times)]
+    messages = [
+        PlainMessage(bytes(100 if kind == "wide" else 1), sequence_id=i, deliver_at_ms=time)
+        for i, time in enumerate(times)
+    ]
     return encode(messages, stamp=Stamp(first_offset=first))
 
 

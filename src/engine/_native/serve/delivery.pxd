@@ -92,7 +92,6 @@ cdef class QueueOutlets:
     cpdef Py_ssize_t deal_turn(self, Block block, list heads, Py_ssize_t at, Py_ssize_t share, list ready) except -1
     cpdef object next_of(self, list ready)
     cpdef int pass_over(self, Head entry) except -1
-    cdef bint is_new(self, Head entry) except -1
     cdef bint all_free(self, int64_t start, int64_t stop) except -1
     cdef int send_new(self, Outlet outlet, object data, Block block, int64_t start, int64_t stop) except -1
     cdef int at_end(self) except -1

@@ -456,14 +456,16 @@ cdef class QueueOutlets:
         cdef Head entry = heads[at], last = heads[min(at + share, len(heads)) - 1]
         cdef Outlet outlet = None
         cdef list taken = []
-        cdef int64_t room = 0, count, free_end = last.last + 1
+        cdef int64_t room = 0, count, free_end = last.last + 1  # below it no message of this turn is taken or hidden
         cdef bint whole = True
-        if not self.all_free(max(<int64_t>entry.first, self.next_offset), free_end):
+        if self.replay or free_end <= self.next_offset:
+            free_end = 0
+        elif not self.all_free(max(<int64_t>entry.first, self.next_offset), free_end):
             free_end = 0
         while at < len(heads) and len(taken) < share and (outlet is None or room > 0):
             entry = heads[at]
             due, count = None, entry.last + 1 - entry.first  # None: all, for the first time
-            if <int64_t>entry.last >= free_end or not self.is_new(entry):
+            if entry.delayed or <int64_t>entry.first < self.next_offset or <int64_t>entry.last >= free_end:
                 due = self.due(block, entry)
                 count = len(due)
             if count == 0:
@@ -503,10 +505,6 @@ cdef class QueueOutlets:
         if <int64_t>entry.first <= self.next_offset <= <int64_t>entry.last:
             self.next_offset = entry.last + 1
         return 0
-
-    # Whether no message of an entry was dealt before, or has to be delivered later.
-    cdef bint is_new(self, Head entry) except -1:
-        return <int64_t>entry.first >= self.next_offset and not entry.delayed and not self.replay
 
     # Whether no message of [start, stop) is acknowledged, in an open transaction or hidden.
     cdef bint all_free(self, int64_t start, int64_t stop) except -1:

@@ -4,8 +4,9 @@
     ──────────────────┬──────────────────────────────────────────────────────────────┬──────────────────> offsets
                     cursor                                                         _next
 
-How the dispatcher deals (`QueueOutlets` in `_native/serve/delivery.pyx`). It asks this module what is due of an entry
-that is not all new, for the part of an entry that a consumer gets, to send such entries, and about groups:
+How the dispatcher deals. Native code (`QueueOutlets` in `_native/serve/delivery.pyx`) does it all for new entries, of
+which all messages are due and for the first time. It calls QueueDispatcher for what is due of others, for parts of
+entries, to send a run with one of these, and for groups:
 
 1. The first due offset is the lowest of `replay` (handed back, or its time has come); if that is empty, `next_offset`,
    moved over what is acknowledged. A block is read there: small ones for single messages of `replay`.
@@ -299,9 +300,7 @@ class QueueDispatcher(QueueOutlets):
         self.replay |= offsets
         self.pump()
 
-    def send_taken(
-        self, consumer: QueueConsumer, block: Block, taken: Sequence[tuple[Head, BitMap64 | None]]
-    ) -> None:
+    def send_taken(self, consumer: QueueConsumer, block: Block, taken: Sequence[tuple[Head, BitMap64 | None]]) -> None:
         """Send (entry, messages of it) each; None: all of them."""
         parts = [(entry, range_set(entry.first, entry.last) if due is None else due) for entry, due in taken]
         due = BitMap64().union(*(due for _, due in parts))
