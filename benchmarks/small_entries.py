@@ -267,7 +267,7 @@ async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
             loop = asyncio.get_running_loop()
             arrived = loop.create_future()
 
-            async def work(consumer: engine.AsyncQueueConsumer) -> None:
+            async def work(consumer: engine.AsyncQueueConsumer[bytes]) -> None:
                 while True:
                     message = await consumer.receive()
                     arrived.set_result(message)

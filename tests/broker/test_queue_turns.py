@@ -239,7 +239,7 @@ paced = [
 @example(1, paced)
 @example(2, [("block", 1), *paced])
 @example(3, [("publish", "plain", [1] * 64), ("detach", 1), ("publish", "plain", [1] * 3)])
-def test_consumers_are_sent_what_the_model_says(members: int, taken: list[tuple[Any, ...]]):
+def test_consumers_are_sent_what_the_model_says(members: int, taken: list[tuple[Any, ...]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "COSTLY", True)
         world = World()
