@@ -7,17 +7,20 @@
     python benchmarks/small_entries.py --calls --way publish  # functions of Python an entry calls, by `cProfile`
 
 Broker and peer are in one process, on one loop, over TCP on 127.0.0.1; the log is in the page cache (durability "os"),
-so that the disk says nothing. The peer of `alone` and `crowd` is raw: it has its frames ready and counts what comes
-back, which costs about a tenth of what the broker does.
+so that the disk says nothing. The peer of `alone`, `crowd`, `pipeline` and `deal` is raw: it has its frames ready and
+counts what comes back, which costs about a tenth of what the broker does.
 
     alone     a frame of one entry of one message of 100 B, the next one behind its receipt
     crowd     64 producers on one connection, a frame of one such entry each, the next ones behind all receipts
     pipeline  one producer, 64 such frames at a time
+    deal      one producer, a frame of 64 such entries, dealt to four queue consumers; the next behind all of them
     publish   the public client: publish one message and await its receipt, then the next
     client    the public client: publish one message, receive it, acknowledge without waiting, then the next
     queue     the same through a queue consumer
     unacked, unacked-queue
               the same two without acknowledgements, of which there are more or fewer from run to run
+    shared-queue
+              as `unacked-queue`, with two consumers of the subscription, which receive in turn
     clients   the public client: 64 publishers with one message outstanding each
 """
 
@@ -54,63 +57,73 @@ from tests.reference.entry_reference import PlainMessage, encode
 TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 VALUE = bytes(range(100))
 TOPIC = "small"
+SEGMENT = f"segment://public/default/{TOPIC}/0000-ffff-0"
 CROWD = 64
+DEALT = 4  # consumers
 SWEEP_S = 60.0  # what goes by the clock would weigh the more, the slower the run is
 WARM = 20 if TINY else 320
 COUNTS = {
     "alone": 5_000,
     "crowd": 300,
     "pipeline": 300,
+    "deal": 300,
     "publish": 3_000,
     "client": 3_000,
     "queue": 3_000,
     "unacked": 3_000,
     "unacked-queue": 3_000,
+    "shared-queue": 3_000,
     "clients": 300,
 }
 CALLGRIND_COUNTS = {
     "alone": 500,
     "crowd": 20,
     "pipeline": 20,
+    "deal": 20,
     "publish": 300,
     "client": 300,
     "queue": 300,
     "unacked": 300,
     "unacked-queue": 300,
+    "shared-queue": 300,
     "clients": 20,
 }
 CALL_COUNTS = {
     "alone": 1_024,
     "crowd": 16,
     "pipeline": 16,
+    "deal": 16,
     "publish": 1_024,
     "client": 1_024,
     "queue": 1_024,
     "unacked": 1_024,
     "unacked-queue": 1_024,
+    "shared-queue": 1_024,
     "clients": 16,
 }
 ENTRIES = {
     "alone": 1,
     "crowd": CROWD,
     "pipeline": CROWD,
+    "deal": CROWD,
     "publish": 1,
     "client": 1,
     "queue": 1,
     "unacked": 1,
     "unacked-queue": 1,
+    "shared-queue": 1,
     "clients": CROWD,
 }
 
 
 class Raw(asyncio.BufferedProtocol):
-    """A peer that parses what it has to know, and counts the entries of receipts."""
+    """A peer that parses what it has to know, and counts the entries of receipts and the messages it is sent."""
 
     def __init__(self) -> None:
         self._reader = FrameReader(ChunkPool(), self._received)
         self.transport: asyncio.Transport
-        self.receipts = 0
-        self.wanted = 0
+        self.receipts = self.messages = 0
+        self.receipts_wanted = self.messages_wanted = 0
         self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: Any) -> None:
@@ -125,14 +138,21 @@ class Raw(asyncio.BufferedProtocol):
     def _received(self, header: Any, payload: memoryview) -> None:
         if type(header) is commands.SendReceipt:
             self.receipts += len(header.sequences) + sum(len(one.sequences) for one in header.more or ())
-            if self.receipts < self.wanted:
-                return
+        if type(header) is commands.Message:
+            self.messages += header.messages
+        if type(header) in (commands.SendReceipt, commands.Message) and self.has_less():
+            return
         if not self.done.done():
             self.done.set_result(header)
 
-    async def ask(self, frames: bytes, receipts: int = 0) -> Any:
-        """Send frames; the answer, or None once there are so many receipts."""
-        self.wanted = self.receipts + receipts
+    def has_less(self) -> bool:
+        """Whether receipts or messages have to come."""
+        return self.receipts < self.receipts_wanted or self.messages < self.messages_wanted
+
+    async def ask(self, frames: bytes, receipts: int = 0, messages: int = 0) -> Any:
+        """Send frames; the answer, or the last header once there are so many receipts and messages."""
+        self.receipts_wanted += receipts
+        self.messages_wanted += messages
         self.done = asyncio.get_running_loop().create_future()
         self.transport.write(frames)
         return await self.done
@@ -151,8 +171,8 @@ def entries_of(name: str, count: int) -> list[bytes]:
     return found
 
 
-def send_frame(ident: int, entry: bytes) -> bytes:
-    return encode_bytes(commands.Send(producer_id=ident, entries=1), entry)
+def send_frame(ident: int, *entries: bytes) -> bytes:
+    return encode_bytes(commands.Send(producer_id=ident, entries=len(entries)), b"".join(entries))
 
 
 async def raw_peer(url: str, producers: int) -> Raw:
@@ -167,13 +187,30 @@ async def raw_peer(url: str, producers: int) -> Raw:
         attach = commands.Producer(
             request_id=ident,
             producer_id=ident,
-            topic=f"segment://public/default/{TOPIC}/0000-ffff-0",
+            topic=SEGMENT,
             producer_name=f"p{ident}",
             access_mode="shared",
         )
         answer = await peer.ask(encode_bytes(attach))
         assert type(answer) is commands.ProducerSuccess, answer
     return peer
+
+
+async def attach_queue(peer: Raw, consumers: int) -> None:
+    """Consumers of one subscription, with ids from 1,001 on and more credit than they use."""
+    for ident in range(1_001, 1_001 + consumers):
+        subscribe = commands.Subscribe(
+            request_id=ident,
+            consumer_id=ident,
+            topic=SEGMENT,
+            subscription="s",
+            consumer_name=f"c{ident}",
+            mode="queue",
+            initial_position="earliest",
+        )
+        answer = await peer.ask(encode_bytes(subscribe))
+        assert type(answer) is commands.SubscribeSuccess, answer
+        peer.transport.write(encode_bytes(commands.Flow(consumer_id=ident, messages=1 << 32, bytes=1 << 40)))
 
 
 Timed = Callable[[Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]]
@@ -183,6 +220,7 @@ async def raw_way(url: str, way: str, rounds: int, timed: Timed) -> None:
     """`rounds` times what `way` says, after a warm-up."""
     producers = CROWD if way == "crowd" else 1
     each = ENTRIES[way]
+    dealt = each if way == "deal" else 0
     peer = await raw_peer(url, producers)
     total = WARM // each + 1 + rounds
     if way == "crowd":
@@ -190,13 +228,16 @@ async def raw_way(url: str, way: str, rounds: int, timed: Timed) -> None:
         frames = [b"".join(send_frame(i + 1, of[i][n]) for i in range(producers)) for n in range(total)]
     else:
         own = entries_of("p1", total * each)
-        frames = [b"".join(send_frame(1, one) for one in own[n * each : n * each + each]) for n in range(total)]
+        of_rounds = [own[n * each : n * each + each] for n in range(total)]
+        frames = [send_frame(1, *of) if dealt else b"".join(send_frame(1, one) for one in of) for of in of_rounds]
+    if dealt:
+        await attach_queue(peer, DEALT)
     for frame in frames[:-rounds]:
-        await peer.ask(frame, each)
+        await peer.ask(frame, each, dealt)
 
     async def work() -> None:
         for frame in frames[-rounds:]:
-            await peer.ask(frame, each)
+            await peer.ask(frame, each, dealt)
 
     await timed(work)
     peer.transport.close()
@@ -205,6 +246,7 @@ async def raw_way(url: str, way: str, rounds: int, timed: Timed) -> None:
 async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
     """The same through the public client."""
     async with engine.AsyncClient(url) as client, client.producer(TOPIC) as producer:
+        works: list[asyncio.Task[None]] = []
         if way == "clients":
 
             async def publish(count: int) -> None:
@@ -219,6 +261,26 @@ async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
             async def run(count: int) -> None:
                 for _ in range(count):
                     await producer.send(VALUE, key=b"k0000007")
+
+        elif way == "shared-queue":
+            members = [await client.queue_consumer(TOPIC, "s", initial_position="earliest") for _ in range(2)]
+            loop = asyncio.get_running_loop()
+            arrived = loop.create_future()
+
+            async def work(consumer: engine.AsyncQueueConsumer[bytes]) -> None:
+                while True:
+                    message = await consumer.receive()
+                    arrived.set_result(message)
+
+            async def run(count: int) -> None:
+                nonlocal arrived
+                for _ in range(count):
+                    arrived = loop.create_future()
+                    sent = producer.send(VALUE, key=b"k0000007")
+                    await arrived
+                    await sent
+
+            works = [asyncio.create_task(work(member)) for member in members]
 
         else:
             if way.endswith("queue"):
@@ -238,6 +300,8 @@ async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
 
         await run(WARM // ENTRIES[way] + 1)
         await timed(lambda: run(rounds))
+        for one in works:
+            one.cancel()
 
 
 def count_instructions(state: str) -> None:
@@ -272,7 +336,7 @@ async def measure(way: str, rounds: int, *, counted: bool, profile: cProfile.Pro
         options: dict[str, Any] = {"listen": "127.0.0.1:0", "shared": False, "config": config}
         async with engine.open_async(data, **options) as server:
             await server.admin.create_topic(TOPIC, entry_buckets=1)
-            use = raw_way if way in ("alone", "crowd", "pipeline") else client_way
+            use = raw_way if way in ("alone", "crowd", "pipeline", "deal") else client_way
             await use(server.service_url, way, rounds, timed)
     return seconds / rounds / ENTRIES[way]
 
@@ -363,7 +427,7 @@ def main() -> None:
             texts = [f"{statistics.median(t[i] for t in turns) * 1e6:8.2f} us" for i in range(len(pythons))]
             ratios = [t[-1] / t[0] for t in turns]
         compared = f"  {statistics.median(ratios):.2f} x ({min(ratios):.2f}-{max(ratios):.2f})" if given.base else ""
-        print(f"{way:9} {'  '.join(texts)}{compared}", flush=True)
+        print(f"{way:13} {'  '.join(texts)}{compared}", flush=True)
 
 
 if __name__ == "__main__":

@@ -153,11 +153,11 @@ class KeyDispatcher(QueueDispatcher):
         if groups and self.together is None:
             self.together = Together()
         for entry in entry_heads(block.data):
-            due = self._due(block, entry)
+            due = self.due(block, entry)
             if due and self.together is not None and entry.start in groups:
                 group, begins = groups[entry.start]
                 self.together.meet(group, entry.first, begins=begins)
-            self._pass(entry)
+            self.pass_over(entry)
             if due:
                 self.replay -= due
                 self._deal_entry(block, entry, due)
@@ -177,4 +177,4 @@ class KeyDispatcher(QueueDispatcher):
             shares.setdefault(owner, BitMap64()).add(offset)
             self._hold(owner, offset, key)
         for owner, share in shares.items():
-            self._send(owner, block, [(entry, share)])
+            self.send_taken(owner, block, [(entry, share)])

@@ -1,5 +1,6 @@
 # cython: language_level=3
 """Blocks on their way from a segment to a consumer."""
+from engine._native.format.heads cimport Head
 from engine._native.serve.cursors cimport Acked
 from engine._native.serve.blocks cimport Block
 from engine._native.serve.meters cimport Buckets, Tally
@@ -79,10 +80,18 @@ cdef class QueueOutlets:
     cdef public object together           # entries of which all of a group go to one consumer; None: there were none
     cdef public bint pumping
     cdef bint costly                      # check after each pump()
+    cdef int64_t turn                     # counts turns; the remainder by the number of those that are ready is next
 
     cpdef list ready(self)
     cdef int64_t first_due(self) except -1
+    cdef int64_t acked_end(self) except -1
     cdef int deal_all(self) except -1
     cpdef deal(self, Block block, int64_t start)
     cdef bint deal_whole(self, Block block, int64_t start) except -1
+    cdef int deal_in_turns(self, Block block) except -1
+    cpdef Py_ssize_t deal_turn(self, Block block, list heads, Py_ssize_t at, Py_ssize_t share, list ready) except -1
+    cpdef object next_of(self, list ready)
+    cpdef int pass_over(self, Head entry) except -1
+    cdef bint all_free(self, int64_t start, int64_t stop) except -1
+    cdef int send_new(self, Outlet outlet, object data, Block block, int64_t start, int64_t stop) except -1
     cdef int at_end(self) except -1

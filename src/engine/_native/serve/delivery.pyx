@@ -7,13 +7,13 @@
 
 What is decided on that way is decided by the heirs: limits, parts of entries, messages to skip, the end of a segment
 in broker/delivery; what to do where too much is sent, in broker/pools. Plain Python for the way of a consumer that
-reads alone is `tests/reference/delivery_reference.py`.
+reads alone, and for the consumers of a queue, is `tests/reference/delivery_reference.py`.
 """
 from asyncio import get_running_loop
 from collections import OrderedDict
 
 from engine import limits
-from engine._native.format.heads import groups_in, head_of
+from engine._native.format.heads import entry_heads, groups_in, head_of
 from engine._native.serve.delays import has_delays
 from engine.errors import EngineError
 
@@ -29,10 +29,12 @@ CROWDED_TURN_BYTES = 512 * limits.KIB  # the same while others wait for their tu
 CROWDED_BLOCK_SIZE = 256 * limits.KIB
 SMALL_CREDIT = 256  # messages: a consumer with so few reads blocks of SMALL_READ_SIZE
 SMALL_READ_SIZE = 64 * limits.KIB
+TURNS_PER_BLOCK = 4  # of each consumer of a queue, in a block with many entries
 
 cdef int64_t FEW = SMALL_CREDIT, LITTLE = SMALL_READ_SIZE
 cdef int64_t WIDE = limits.ENTRY_MESSAGES_MAX
 cdef int64_t TURN = TURN_BYTES, CROWDED_TURN = CROWDED_TURN_BYTES
+cdef Py_ssize_t TURNS = TURNS_PER_BLOCK
 
 
 cdef int64_t size_of(object payload) except -1:
@@ -364,9 +366,15 @@ cdef class QueueOutlets:
     cdef int64_t first_due(self) except -1:
         if self.replay:
             return self.replay.min()
-        if self.next_offset < self.acked.position or self.acked.above:
+        if self.next_offset < self.acked_end():
             self.next_offset = self.subscription.due_from(self.next_offset)
         return self.next_offset
+
+    # The end of what is acknowledged.
+    cdef int64_t acked_end(self) except -1:
+        cdef int64_t position = self.acked.position
+        above = self.acked.above
+        return max(position, <int64_t>above.max() + 1) if above else position
 
     cdef int deal_all(self) except -1:
         cdef BlockReader reader = self.reader
@@ -415,7 +423,7 @@ cdef class QueueOutlets:
         if groups:
             self.deal_grouped(block, groups)
         elif len(self.consumers) != 1 or not self.deal_whole(block, start):
-            self.deal_in_turns(block, start)
+            self.deal_in_turns(block)
 
     # Send a new block whole to the only consumer, if no message in it has to be skipped. Whether it was sent.
     cdef bint deal_whole(self, Block block, int64_t start) except -1:
@@ -423,19 +431,96 @@ cdef class QueueOutlets:
         cdef int64_t stop = block.next_offset
         if start != self.next_offset or start != <int64_t>block.first_offset or self.replay:
             return False
-        if not outlet.has_room_for(block.messages) or has_delays(block.joined()):
+        if not outlet.has_room_for(block.messages) or has_delays(block.joined()) or not self.all_free(start, stop):
             return False
-        if self.acked.position > start or self.acked.above or self.subscription.pending.offsets:
+        self.next_offset = stop
+        self.send_new(outlet, block.joined(), block, start, stop)
+        return True
+
+    # Deal a block entry by entry.
+    cdef int deal_in_turns(self, Block block) except -1:
+        cdef list heads = entry_heads(block.joined()), ready
+        cdef Py_ssize_t at = 0, share = max(1, len(heads) // (TURNS * len(self.consumers)))
+        while at < len(heads):
+            ready = self.ready()
+            if not ready:
+                break
+            at = self.deal_turn(block, heads, at, share, ready)
+        return 0
+
+    cpdef Py_ssize_t deal_turn(self, Block block, list heads, Py_ssize_t at, Py_ssize_t share, list ready) except -1:
+        """One consumer's turn: up to `share` consecutive entries. The index at which the next turn begins.
+
+        `heads`: entries of the block, `at` the first that is not dealt. `ready`: those that take part, at least one.
+        """
+        cdef Head entry = heads[at], last = heads[min(at + share, len(heads)) - 1]
+        cdef Outlet outlet = None
+        cdef list taken = []
+        cdef int64_t room = 0, count, free_end = last.last + 1  # below it no message of this turn is taken or hidden
+        cdef bint whole = True
+        if self.replay or free_end <= self.next_offset:
+            free_end = 0
+        elif not self.all_free(max(<int64_t>entry.first, self.next_offset), free_end):
+            free_end = 0
+        while at < len(heads) and len(taken) < share and (outlet is None or room > 0):
+            entry = heads[at]
+            due, count = None, entry.last + 1 - entry.first  # None: all, for the first time
+            if entry.delayed or <int64_t>entry.first < self.next_offset or <int64_t>entry.last >= free_end:
+                due = self.due(block, entry)
+                count = len(due)
+            if count == 0:
+                if outlet is not None:
+                    break
+                self.pass_over(entry)
+                at += 1
+                continue
+            if outlet is None:
+                outlet = self.next_of(ready)
+                room = outlet.messages_credit
+            if count > room and not outlet.may_exceed(count):
+                due = self.part(block, entry, outlet, room)
+            taken.append((entry, due))
+            whole = whole and due is None
+            if due is not None and len(due) < count:
+                break  # the rest of it goes to the next consumer
+            self.pass_over(entry)
+            room -= count
+            at += 1
+        if outlet is None:
+            return at
+        if whole:
+            entry, last = heads[at - len(taken)], heads[at - 1]
+            self.send_new(outlet, block.joined()[entry.start:last.stop], block, entry.first, last.last + 1)
+        else:
+            self.send_taken(outlet, block, taken)
+        return at
+
+    cpdef object next_of(self, list ready):
+        """The consumer whose turn is next."""
+        self.turn += 1
+        return ready[self.turn % len(ready)]
+
+    cpdef int pass_over(self, Head entry) except -1:
+        """All of the entry is dealt or not wanted: `next_offset` moves past it."""
+        if <int64_t>entry.first <= self.next_offset <= <int64_t>entry.last:
+            self.next_offset = entry.last + 1
+        return 0
+
+    # Whether no message of [start, stop) is acknowledged, in an open transaction or hidden.
+    cdef bint all_free(self, int64_t start, int64_t stop) except -1:
+        pending = self.subscription.pending.offsets
+        if self.acked_end() > start or (pending and <int64_t>pending.max() >= start):
             if self.subscription.free(start, stop) != [(start, stop)]:
                 return False
-        if self.hosted.transactions is not None or self.hosted.segment.gaps.runs:
-            if self.hosted.hidden(start, stop) is not None:
-                return False
+        if self.hosted.transactions is None and not self.hosted.segment.gaps.runs:
+            return True
+        return self.hosted.hidden(start, stop) is None
+
+    # Send whole entries with the offsets [start, stop), none of which was dealt before.
+    cdef int send_new(self, Outlet outlet, object data, Block block, int64_t start, int64_t stop) except -1:
         outlet.unacknowledged.add_range(start, stop)
-        self.next_offset = stop
         redelivered = self.counts.ranges(start, stop - 1) if self.counts.planes else None
-        outlet.send(block.joined(), block.salt, block.messages, None, redelivered)
-        return True
+        return outlet.send(data, block.salt, stop - start, None, redelivered)
 
     # What an heir does
 
@@ -447,8 +532,16 @@ cdef class QueueOutlets:
         """Deal a block with entries of which all of a group go to one consumer."""
         raise NotImplementedError
 
-    def deal_in_turns(self, block, start):
-        """Deal a block entry by entry."""
+    def due(self, block, entry):
+        """The messages of an entry that may be delivered now."""
+        raise NotImplementedError
+
+    def part(self, block, entry, consumer, room):
+        """The messages of an entry that a consumer gets which has credit for `room` of those that are due."""
+        raise NotImplementedError
+
+    def send_taken(self, consumer, block, taken):
+        """Send (entry, messages of it) each; None: all of them."""
         raise NotImplementedError
 
     def check_shares(self):

@@ -4,15 +4,16 @@
     ──────────────────┬──────────────────────────────────────────────────────────────┬──────────────────> offsets
                     cursor                                                         _next
 
-How the dispatcher deals (`QueueOutlets` in `_native/serve/delivery.pyx`, which deals new blocks to a lone consumer by
-itself):
+How the dispatcher deals. Native code (`QueueOutlets` in `_native/serve/delivery.pyx`) does it all for new entries, of
+which all messages are due and for the first time. It calls QueueDispatcher for what is due of others, for parts of
+entries, to send a run with one of these, and for groups:
 
 1. The first due offset is the lowest of `replay` (handed back, or its time has come); if that is empty, `next_offset`,
    moved over what is acknowledged. A block is read there: small ones for single messages of `replay`.
 2. Consumers are ready that have credit and a writable connection; only those with the smallest priority number of them
    take part.
 3. One consumer alone gets a new block whole, if no message of it is acknowledged, delayed or hidden.
-4. Otherwise each gets a run of consecutive entries in turn, about _TURNS_PER_BLOCK runs of a block. Of each entry the
+4. Otherwise each gets a run of consecutive entries in turn, about TURNS_PER_BLOCK runs of a block. Of each entry the
    messages are due that are free (not acknowledged, not in an open transaction, not hidden) and not delayed.
 5. Entries of one group, the chunks of a message, go to one consumer: see together.py.
 6. An entry with more messages than a consumer has credit for is dealt in parts, so that several consumers share its
@@ -27,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
@@ -38,11 +39,7 @@ from engine._native.format.offsets import offset_set, range_set
 from engine._native.serve.delivery import QueueOutlets
 from engine.broker.delivery.consumer import Consumer
 from engine.broker.delivery.delayed import Delays
-from engine.broker.delivery.parts import (
-    Taken,
-    part_of,
-    payload_of,
-)
+from engine.broker.delivery.parts import part_of, payload_of
 from engine.broker.delivery.redelivery import backoff_of
 from engine.broker.delivery.together import Together
 from engine.broker.delivery.transactional_acks import acknowledge_some, transaction_of
@@ -59,8 +56,6 @@ if TYPE_CHECKING:
     from engine.broker.segment.ports import Peer
 
 log = logging.getLogger(__name__)
-
-_TURNS_PER_BLOCK = 4  # of each consumer, in a block with many entries
 
 
 class QueueConsumer(Consumer):
@@ -119,7 +114,7 @@ class QueueDispatcher(QueueOutlets):
     is held by two consumers, and none that is held is in `replay`. Checked by check_shares(), with ENGINE_DEBUG=1.
     """
 
-    __slots__ = ("_delays", "_kept", "_opened", "_turn")
+    __slots__ = ("_delays", "_kept", "_opened")
     hosted: HostedSegment
     subscription: HostedSubscription
     consumers: list[QueueConsumer]
@@ -132,7 +127,6 @@ class QueueDispatcher(QueueOutlets):
         self.replay = BitMap64()
         self._delays = Delays(self._wall_ms, self._released)
         self._kept = Delays(self._steady_ms, self._released)  # handed back; not affected by the wall clock
-        self._turn = 0
         self._opened = hosted.environment.open_entries
         hosted.readers.add(self.reader)
 
@@ -239,80 +233,47 @@ class QueueDispatcher(QueueOutlets):
         if self.together is not None and self.together.kept:
             self.replay |= self.together.release()
 
-    def deal_in_turns(self, block: Block, start: int) -> None:
-        """Deal a block entry by entry."""
-        entries, at = entry_heads(block.data), 0
-        share = max(1, len(entries) // (_TURNS_PER_BLOCK * len(self.consumers)))
-        while at < len(entries) and (ready := self.ready()):
-            at = self._deal_turn(block, entries, at, share, ready)
-
-    def _deal_turn(self, block: Block, entries: list[Head], at: int, share: int, ready: list[QueueConsumer]) -> int:
-        """One consumer's turn: up to `share` consecutive entries. The index at which the next turn begins."""
-        while at < len(entries) and not self._due(block, entries[at]):
-            self._pass(entries[at])
-            at += 1
-        if at == len(entries):
-            return at
-        self._turn += 1
-        consumer = ready[self._turn % len(ready)]
-        room, taken = consumer.messages_credit, []
-        for entry in entries[at : at + share]:
-            if room <= 0 or not (wanted := self._due(block, entry)):
-                break
-            due = self._take(wanted, block, entry, consumer, room)
-            taken.append((entry, due))
-            room -= len(due)
-            if len(due) < len(wanted):
-                break  # the rest of it goes to the next consumer
-            at += 1
-        self._send(consumer, block, taken)
-        return at
-
     def deal_grouped(self, block: Block, groups: dict[int, tuple[int, bool]]) -> None:
         """Deal a block with entries of which all of a group go to one consumer."""
         together = self.together = self.together or Together()
         for entry in entry_heads(block.data):
             at = 0
             while at == 0 and entry.start not in groups and (ready := self.ready()):
-                at = self._deal_turn(block, [entry], at, 1, ready)
+                at = self.deal_turn(block, [entry], at, 1, ready)
             if entry.start not in groups:
                 if at == 0:
                     return
                 continue
             group, begins = groups[entry.start]
-            if not (due := self._due(block, entry)):
-                self._pass(entry)
+            if not (due := self.due(block, entry)):
+                self.pass_over(entry)
                 continue
             together.meet(group, entry.first, begins=begins)
             consumer = together.owner(group, self.consumers)
             if consumer is None:
                 if not (ready := self.ready()):
                     return
-                self._turn += 1
-                consumer = ready[self._turn % len(ready)]
+                consumer = self.next_of(ready)
                 together.give(group, consumer)
-            self._pass(entry)
+            self.pass_over(entry)
             if consumer.ready and not together.waits(group):
-                self._send(consumer, block, [(entry, due)])
+                self.send_taken(consumer, block, [(entry, due)])
             else:
                 self.replay -= due
                 together.keep(group, due)
 
-    def _take(self, wanted: BitMap64, block: Block, entry: Head, consumer: QueueConsumer, room: int) -> BitMap64:
-        """The messages of an entry that the consumer gets; it has credit for `room`."""
-        if len(wanted) > room and not consumer.may_exceed(len(wanted)):
-            found = self._opened.open(block, entry.start, entry.stop)
-            most = part_of(entry, found, room, consumer.window, paced=consumer.paced)
-            if len(wanted) > most:
-                last = wanted[most - 1]
-                self.next_offset = (
-                    max(self.next_offset, last + 1) if self.next_offset >= entry.first else self.next_offset
-                )
-                return wanted & range_set(entry.first, last)
-        self._pass(entry)
-        return wanted
+    def part(self, block: Block, entry: Head, consumer: QueueConsumer, room: int) -> BitMap64:
+        """The messages of an entry that a consumer gets which has credit for `room` of those that are due."""
+        wanted, found = self.due(block, entry), self._opened.open(block, entry.start, entry.stop)
+        most = part_of(entry, found, room, consumer.window, paced=consumer.paced)
+        if len(wanted) <= most:
+            return wanted
+        last = wanted[most - 1]
+        if self.next_offset >= entry.first:
+            self.next_offset = max(self.next_offset, last + 1)
+        return wanted & range_set(entry.first, last)
 
-    def _due(self, block: Block, entry: Head) -> BitMap64:
+    def due(self, block: Block, entry: Head) -> BitMap64:
         """The messages of an entry that may be delivered now."""
         due = BitMap64()
         if entry.last >= self.next_offset:
@@ -339,15 +300,12 @@ class QueueDispatcher(QueueOutlets):
         self.replay |= offsets
         self.pump()
 
-    def _pass(self, entry: Head) -> None:
-        """All of the entry is dealt or not wanted: `next_offset` moves past it."""
-        if entry.first <= self.next_offset <= entry.last:
-            self.next_offset = entry.last + 1
-
-    def _send(self, consumer: QueueConsumer, block: Block, taken: Taken) -> None:
-        due = BitMap64().union(*(due for _, due in taken))
+    def send_taken(self, consumer: QueueConsumer, block: Block, taken: Sequence[tuple[Head, BitMap64 | None]]) -> None:
+        """Send (entry, messages of it) each; None: all of them."""
+        parts = [(entry, range_set(entry.first, entry.last) if due is None else due) for entry, due in taken]
+        due = BitMap64().union(*(due for _, due in parts))
         self.replay -= due
         consumer.unacknowledged |= due
-        payload, skip = payload_of(self._opened, block, taken, whole=consumer.connection.whole_entries)
+        payload, skip = payload_of(self._opened, block, parts, whole=consumer.connection.whole_entries)
         counts = self.counts.ranges(due.min(), due.max())
         consumer.send_block(payload, block.salt, len(due), skip, counts)
