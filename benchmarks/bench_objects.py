@@ -117,6 +117,7 @@ async def measure(objects: str, endpoint: str, disk: str) -> dict[str, float]:
             await publish_rate(client, name)
         rates: list[tuple[float, float]] = []
         for turn in range(TURNS):
+            await _settled(remote)  # files of the turn before become objects
             found = {}
             for client in (remote, local) if turn % 2 else (local, remote):
                 found[client] = await publish_rate(client, f"turn-{turn}")

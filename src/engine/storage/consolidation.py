@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("engine.storage")
 
-YIELD_S = 1.0  # so long a piece of a file waits for the log at most
+YIELD_S = 4.0  # so long a piece of a file waits for the log at most
 BEHIND_MAX = 4  # files of a segment; with more of them the log is not waited for
 
 Change = Callable[[SegmentObjects], SegmentObjects]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 WAITING_MAX = 100_000  # appends that wait for room
+QUIET_S = 0.05
 BEHIND_FULL = 0.1  # of the interval: the wait of an object behind a full one
 
 
@@ -170,10 +171,17 @@ class LogWriter:
                    for group in each.groups)  # fmt: skip
 
     async def quiet(self, within_s: float) -> None:
-        """Wait until no object is on its way, at most so long."""
+        """Wait until no object is on its way, and none is QUIET_S later: so not between two of a busy log. At most
+        `within_s`.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self._quiet.wait()
+                while True:
+                    await self._quiet.wait()
+                    before = self.acknowledged
+                    await asyncio.sleep(QUIET_S)
+                    if self._quiet.is_set() and self.acknowledged == before:
+                        return
 
     async def drain(self) -> int:
         """Wait until all that was appended is acknowledged (R9, R10); the first n that was not. UnknownOutcomeError."""
