@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine._native.serve.commits import AHEAD_MIN, PAD_GROUP_MAX, Marks
+from engine._native.serve.commits import AHEAD_MIN, PAD_GROUP_MAX, SMALL_HANDED_MAX
+from engine._native.serve.meters import Marks
 from engine.limits import ENTRY_SIZE_MAX, KIB, MIB
 from engine.storage.commit.groups import GROUP_MAX
 from engine.storage.commit.witness import WitnessWriter
@@ -18,6 +19,10 @@ from tests.storage.test_committer import Bench
 
 BYTES_MAX = ENTRY_SIZE_MAX
 SIZES = (100, 100, 100, PAD_GROUP_MAX + KIB, AHEAD_MIN + KIB, 3 * MIB)
+
+
+def rules(mode: str) -> Rules:
+    return Rules(mode, GROUP_MAX, AHEAD_MIN, PAD_GROUP_MAX, SMALL_HANDED_MAX, BYTES_MAX)
 
 
 @pytest.fixture
@@ -44,7 +49,9 @@ async def test_jobs_and_what_is_durable_are_those_of_the_model(mode: str, seed: 
     bench = Bench(mode, commit_bytes_max=BYTES_MAX, interval_ms=60_000)
     groups, file = bench.commit.groups, bench.commit.file
     assert file is not None
-    model = PlainCommits(Rules(mode, GROUP_MAX, AHEAD_MIN, PAD_GROUP_MAX, BYTES_MAX), groups.position, file.allocated)
+    model = PlainCommits(
+        Rules(mode, GROUP_MAX, AHEAD_MIN, PAD_GROUP_MAX, SMALL_HANDED_MAX, BYTES_MAX), groups.position, file.allocated
+    )
     running: list[str] = []  # in the order of bench.workers.jobs
     for _ in range(60):
         known = len(model.jobs)
@@ -80,7 +87,9 @@ async def test_what_goes_to_a_backing_is_that_of_the_model(seed: int, started: l
     groups, file = bench.commit.groups, bench.commit.file
     assert file is not None
     head = file.opening.data_position
-    model = PlainCommits(Rules("object", GROUP_MAX, AHEAD_MIN, PAD_GROUP_MAX, BYTES_MAX), head, file.allocated)
+    model = PlainCommits(
+        Rules("object", GROUP_MAX, AHEAD_MIN, PAD_GROUP_MAX, SMALL_HANDED_MAX, BYTES_MAX), head, file.allocated
+    )
     model.append(groups.position - head)
     model.turn()
     for _ in range(80):

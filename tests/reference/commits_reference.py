@@ -19,6 +19,7 @@ class Rules:
     group_max: int
     ahead_min: int
     pad_max: int
+    small_handed_max: int  # groups on the way to a backing, of which a small one may be the next
     bytes_max: int  # unsynced, while another group is written ahead; with a backing, or on the way to it
 
 
@@ -83,7 +84,9 @@ class PlainCommits:
             return True
         if sum(group[2] for group in self.handed) + head[2] > self.rules.bytes_max:
             return False
-        return head[2] >= self.rules.ahead_min or self.small_wanted
+        if head[2] >= self.rules.ahead_min or len(self.waiting) > 1:
+            return True
+        return self.small_wanted and len(self.handed) < self.rules.small_handed_max
 
     def _take(self) -> Group:
         self.closed = self.closed or len(self.waiting) == 1
@@ -144,7 +147,7 @@ class PlainCommits:
 
     def gathered(self) -> None:
         """A small group has waited for others long enough."""
-        self.small_wanted = True
+        self.small_wanted = bool(self.waiting)
         self.turn()
 
     def sync_soon(self) -> None:

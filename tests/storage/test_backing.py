@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine.errors import AlreadyClosedError, NotOwnerError, UnsupportedError
+from engine._native.serve.commits import SMALL_HANDED_MAX
+from engine.errors import AlreadyClosedError, DiskFullError, NotOwnerError, UnsupportedError
 from engine.limits import ENTRY_SIZE_MAX
 from engine.storage.commit.committer import Committer
 from engine.storage.commit.failures import LogEndedError
@@ -195,6 +196,55 @@ async def test_a_write_that_fails_here_is_undone_when_the_backing_has_what_was_b
     await bench.append()
     await bench.run()
     assert bench.backing.offsets == [(0, 0), (0, 1), (1, 1)], "a new file at the offset of what failed"
+
+
+async def test_a_resend_of_what_could_not_be_written_here_fails_with_it() -> None:
+    """While the backing has what was before it, it is in none of the groups that are on their way."""
+    bench = BackedBench()
+    await bench.begin()
+    await bench.append(ALONE)
+    await bench.run()
+    bench.disk.faults = [Fault("write", errno.ENOSPC, path=".log")]
+    await bench.run()
+    newest = bench.commit.newest
+    assert newest is not None
+    resent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    newest.waiters.append((resent, []))
+    await bench.backing.answer()
+    assert isinstance(resent.exception(), DiskFullError)
+
+
+async def test_few_small_groups_are_on_their_way_at_once() -> None:
+    bench = BackedBench()
+    await bench.begin()
+    await bench.run()
+    for _ in range(SMALL_HANDED_MAX + 3):
+        await bench.append()
+        bench.commit._gathered()
+        await settle()
+        if bench.jobs:
+            await bench.run()
+    assert len(bench.backing.waiting) == SMALL_HANDED_MAX
+    while bench.backing.waiting or bench.jobs:
+        if bench.jobs:
+            await bench.run()
+        else:
+            await bench.backing.answer()
+    assert bench.outcomes() == ["ok"] * (SMALL_HANDED_MAX + 4)
+
+
+async def test_nothing_follows_what_the_backing_has_refused() -> None:
+    bench = BackedBench()
+    await bench.begin()
+    for _ in range(2):
+        await bench.append(ALONE)
+    for _ in range(3):
+        await bench.run()
+    await bench.backing.answer(LogEndedError("fenced at 4"), index=1)
+    await bench.append(ALONE)
+    assert bench.jobs == 0
+    await bench.backing.answer()
+    assert bench.outcomes() == ["ok", "NotOwnerError", "NotOwnerError", "NotOwnerError"]
 
 
 async def test_a_backing_that_ends_after_a_write_failed_here_fails_all() -> None:

@@ -95,6 +95,22 @@ async def test_appends_of_one_turn_share_a_commit_and_those_during_a_sync_the_ne
     assert (bench.commit.counters.commits, bench.commit.counters.syncs) == (2, 2)
 
 
+async def test_a_resend_of_what_failed_ahead_of_a_sync_fails_with_it() -> None:
+    bench = Bench()
+    await bench.append(LARGE)
+    await bench.append(LARGE)
+    bench.disk.faults = [Fault("write", errno.ENOSPC, path=".log")]
+    await bench.run(1)
+    newest = bench.commit.newest
+    assert newest is not None
+    resent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    newest.waiters.append((resent, []))
+    await bench.run()
+    await bench.workers.run_all()
+    assert bench.outcomes() == ["ok", "DiskFullError"]
+    assert type(resent.exception()).__name__ == "DiskFullError"
+
+
 async def test_large_groups_are_written_ahead_and_one_sync_covers_them() -> None:
     bench = Bench()
     await bench.append(LARGE)

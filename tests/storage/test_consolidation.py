@@ -264,8 +264,9 @@ async def test_r14_a_file_uploaded_under_another_term_is_not_named(machines: Mac
     await machine.hand_over()
     again = await machines.machine(machine.wal)
     machine.lease.held = True
+    file, following = consolidation._rolled(machine.segment, 0)[0]
     with pytest.raises(NotOwnerError):
-        await machine.consolidation._consolidate(machine.segment, *consolidation._rolled(machine.segment, 0)[0])
+        await machine.consolidation._consolidate(machine.segment, file, following, lambda: False)
     await again.consolidate()
     assert await messages((await machines.machine()).segment) == expected
 

@@ -127,26 +127,30 @@ class Consolidation:
         self._store = named.cache.store
         self._garbage = garbage
 
-    async def run(self, segment: Segment) -> int:
-        """Upload and name what has rolled; how many files. Raises NotOwnerError, CorruptionError, UnknownOutcomeError,
-        StorageError: what was named until then stays so, and the next call goes on.
+    async def run(self, segment: Segment, in_a_hurry: Callable[[], bool] = lambda: False) -> int:
+        """Upload and name what has rolled; how many files. `in_a_hurry`: asked before each piece that is to wait.
+
+        Raises NotOwnerError, CorruptionError, UnknownOutcomeError, StorageError: what was named until then stays so,
+        and the next call goes on.
         """
         count = 0
         if not self.named.objects.wal:
             return 0  # it was sealed, and all of it is named
         for file, following in _rolled(segment, self.named.end_offset):
             segment.check_lease()
-            await self._consolidate(segment, file, following)
+            await self._consolidate(segment, file, following, in_a_hurry)
             count += 1
         await self._fold()
         return count
 
-    async def _consolidate(self, segment: Segment, file: LogFile, following: LogFile | None) -> None:
+    async def _consolidate(
+        self, segment: Segment, file: LogFile, following: LogFile | None, in_a_hurry: Callable[[], bool]
+    ) -> None:
         record, context = self._record, self.context
         name = self.names.next(record.path, file.first_offset, record.term)
 
         async def pace() -> None:
-            if len(_rolled(segment, self.named.end_offset)) <= BEHIND_MAX:
+            if len(_rolled(segment, self.named.end_offset)) <= BEHIND_MAX and not in_a_hurry():
                 await record.quiet(YIELD_S)
 
         rolled = await upload(self._store, name, context.handles.disk, context.workers, file, following, pace)

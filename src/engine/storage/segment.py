@@ -209,6 +209,9 @@ class Segment(LogEnd):
         if self.closed:
             raise self.gone()
         self.check_lease()
+        over = self._commit.stopped_by
+        if isinstance(over, NotOwnerError):
+            raise NotOwnerError(*over.args)
         if self.failed is not None:
             raise type(self.failed)(*self.failed.args)
         if term is not None and term != self.term:
@@ -232,7 +235,7 @@ class Segment(LogEnd):
 
     def acknowledge_duplicates(self, waiter: Waiter, places: list[Appended]) -> None:
         """The originals may not be durable yet: wait for the newest group."""
-        newest = self._groups.newest
+        newest = self._commit.newest
         if newest is None:
             waiter.set_result(places)
         else:

@@ -3,6 +3,7 @@
 cimport cython
 from engine._native.serve.groups cimport Group, GroupQueue
 from engine._native.serve.lanes cimport Lanes
+from engine._native.serve.meters cimport Marks
 from engine._native.serve.tails cimport Pieces, TailCache
 from engine._native.serve.waiters cimport Waiters
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -52,18 +53,6 @@ cdef class CommitTurns
 cdef class Handed:
     cdef CommitTurns commit
     cdef Group group
-
-cdef enum:
-    MARKS = 16                            # newest commits of a segment whose time is known
-
-# A ring: the mark n is at n % MARKS.
-@cython.final
-cdef class Marks:
-    cdef uint64_t count
-    cdef uint64_t[MARKS] firsts           # the first offset of a commit; rising
-    cdef double[MARKS] times
-
-    cdef void note(self, uint64_t first_offset, double now) noexcept
 
 cdef enum Step:
     NOTHING                               # there is nothing to do, or the ahead job has to end first

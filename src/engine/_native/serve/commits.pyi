@@ -5,12 +5,14 @@ from engine._native.serve.blocks import Block
 from engine._native.serve.groups import Appended, Group, GroupQueue
 from engine._native.serve.lanes import Lanes
 from engine._native.serve.log import Claim
+from engine._native.serve.meters import Marks
 from engine._native.serve.tails import Pieces, TailCache
 from engine._native.serve.waiters import Waiter, Waiters
 from engine.errors import EngineError
 
 AHEAD_MIN: int
 PAD_GROUP_MAX: int
+SMALL_HANDED_MAX: int
 
 class FileEnd:
     file: Any
@@ -48,10 +50,6 @@ class Primary:
 
 class Handed:
     def __call__(self, error: BaseException | None) -> None: ...
-
-class Marks:
-    def add(self, first_offset: int, now: float) -> None: ...
-    def since(self, offset: int) -> float | None: ...
 
 class CommitTurns:
     groups: GroupQueue

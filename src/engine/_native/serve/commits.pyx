@@ -19,15 +19,18 @@ from engine.errors import EngineError, InvalidArgumentError
 from engine._native.serve.groups cimport Chunk, Group, GroupQueue
 from engine._native.serve.lanes cimport Lanes
 from engine._native.serve.log cimport Claim
+from engine._native.serve.meters cimport Marks
 from engine._native.serve.tails cimport Piece, Pieces, TailCache
 from engine._native.serve.waiters cimport Waiters
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 AHEAD_MIN = 256 * limits.KIB  # a smaller group waits for the running sync, and is written together with its own sync
 PAD_GROUP_MAX = 32 * limits.KIB  # behind larger groups no zeros are written
+SMALL_HANDED_MAX = 16  # groups that a backing has not stored yet, of which a small one may be the next
 
 cdef uint64_t AHEAD = AHEAD_MIN
 cdef uint64_t PADDED = PAD_GROUP_MAX
+cdef Py_ssize_t HANDED_MAX = SMALL_HANDED_MAX
 cdef Py_ssize_t BLOCK = limits.READ_BLOCK_SIZE
 cdef Py_ssize_t INDEX_STEP = limits.LOG_INDEX_BYTES_STEP
 
@@ -119,28 +122,6 @@ cdef class Handed:
         """None: it is stored there."""
         self.group.ended, self.group.error = True, error
         self.commit.settle()
-
-
-cdef class Marks:
-    """When the newest commits of a segment became durable, on the monotonic clock."""
-
-    def add(self, uint64_t first_offset, double now):
-        """A commit that begins at the offset has just become durable."""
-        self.note(first_offset, now)
-
-    cdef void note(self, uint64_t first_offset, double now) noexcept:
-        self.firsts[self.count % MARKS] = first_offset
-        self.times[self.count % MARKS] = now
-        self.count += 1
-
-    def since(self, uint64_t offset):
-        """When the message at an offset became durable; None: before the commits that are remembered."""
-        cdef uint64_t at = self.count, oldest = self.count - MARKS if self.count > MARKS else 0
-        while at > oldest:
-            at -= 1
-            if self.firsts[at % MARKS] <= offset:
-                return self.times[at % MARKS]
-        return None
 
 
 cdef class CommitTurns:
@@ -268,8 +249,8 @@ cdef class CommitTurns:
             return False
         return groups.unsynced() + head.size <= self.commit_bytes_max
 
-    # Whether the next group may follow those that the backing has not stored yet: at once if it is large, or the end of
-    # all is waited for; else once others have had the time to join it.
+    # Whether the next group may follow those that the backing has not stored yet: at once if it is large or takes no
+    # more, or the end of all is waited for; else once others have had the time to join it, and few are on their way.
     cdef bint may_hand_over(self, Group head) except -1:
         cdef GroupQueue groups = self.groups
         cdef Group group
@@ -277,13 +258,18 @@ cdef class CommitTurns:
         if not groups.handed:
             return True
         for group in groups.handed:
+            if group.error is not None:
+                return False
             size += group.size
         if size > self.commit_bytes_max:
             return False
-        if head.size >= AHEAD or self.small_wanted or self.idle:
+        if head.size >= AHEAD or groups.queued or self.idle:
             return True
-        self.write_later()
-        return False
+        if len(groups.handed) >= HANDED_MAX:
+            return False
+        if not self.small_wanted:
+            self.write_later()
+        return self.small_wanted
 
     # Jobs
 

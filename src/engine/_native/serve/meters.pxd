@@ -1,5 +1,6 @@
 # cython: language_level=3
 """Counters that are moved with each frame, each append, each commit."""
+cimport cython
 from libc.stdint cimport int64_t, uint64_t
 
 # Values counted by bucket.
@@ -35,3 +36,15 @@ cdef class TurnFrames:
 
     cpdef int frame(self, object connection) except -1
     cdef int add(self, int64_t frames) except -1
+
+cdef enum:
+    NEWEST = 16                           # newest commits of a segment whose time is known
+
+# A ring: the mark n is at n % NEWEST.
+@cython.final
+cdef class Marks:
+    cdef uint64_t count
+    cdef uint64_t[NEWEST] firsts          # the first offset of a commit; rising
+    cdef double[NEWEST] times
+
+    cdef void note(self, uint64_t first_offset, double now) noexcept

@@ -134,3 +134,25 @@ cdef class TurnFrames:
     def passed(self, connection):
         """A connection has sent a frame that is over the budget."""
         raise NotImplementedError
+
+
+cdef class Marks:
+    """When the newest commits of a segment became durable, on the monotonic clock."""
+
+    def add(self, uint64_t first_offset, double now):
+        """A commit that begins at the offset has just become durable."""
+        self.note(first_offset, now)
+
+    cdef void note(self, uint64_t first_offset, double now) noexcept:
+        self.firsts[self.count % NEWEST] = first_offset
+        self.times[self.count % NEWEST] = now
+        self.count += 1
+
+    def since(self, uint64_t offset):
+        """When the message at an offset became durable; None: before the commits that are remembered."""
+        cdef uint64_t at = self.count, oldest = self.count - NEWEST if self.count > NEWEST else 0
+        while at > oldest:
+            at -= 1
+            if self.firsts[at % NEWEST] <= offset:
+                return self.times[at % NEWEST]
+        return None

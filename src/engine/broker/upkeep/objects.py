@@ -98,6 +98,7 @@ class ObjectUpkeep:
         self._spec = spec
         self._left = left
         self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        self._waiting = 0  # segments, for their turn
         self._gone: set[str] = set()  # sessions of brokers that were gone at the last sweep
         self._unshared: frozenset[str] = frozenset()  # shared objects that no record named at the last sweep
         self._settled = "", 0  # session, and what its record says
@@ -167,8 +168,15 @@ class ObjectUpkeep:
 
     async def _consolidate_safely(self, segment: Segment) -> None:
         try:
-            async with self._uploads:
+            self._waiting += 1
+            try:
+                await self._uploads.acquire()
+            finally:
+                self._waiting -= 1
+            try:
                 await self.consolidate(segment)
+            finally:
+                self._uploads.release()
         except (AlreadyClosedError, NotOwnerError) as e:
             log.debug("%s: %s", segment.name, e)
         except CorruptionError as e:
@@ -182,7 +190,7 @@ class ObjectUpkeep:
         """Upload and name what has rolled of one segment. Raises as Consolidation.run() does."""
         assert segment.consolidation is not None
         await segment.end_aged(self._file_age_ms)
-        self.uploaded += await segment.consolidation.run(segment)
+        self.uploaded += await segment.consolidation.run(segment, lambda: self._waiting > 0)
         if segment.consolidation.is_behind(self._logs.wal.unneeded, BEHIND_MAX):
             await segment.consolidation.move_on()
 

@@ -162,8 +162,16 @@ class Committer(CommitTurns):
 
     def _gathered(self) -> None:
         self._timer = None
-        self.small_wanted = True
+        self.small_wanted = self.groups.head is not None
         self.pump()
+
+    @property
+    def newest(self) -> Group | None:
+        """The group that ends last: with it all that was appended is durable, or has failed. None: that is so now."""
+        groups, failure = self.groups, self.failure
+        if groups.head is None and failure is not None and failure.lost:
+            return failure.lost[-1]  # it fails once all before it has ended
+        return groups.newest
 
     # What the witness needs (witness.Commits)
 

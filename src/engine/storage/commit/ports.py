@@ -48,13 +48,13 @@ class Backing(Protocol):
     What is appended is what the local files have: whole entries; the header of a file, the first time; the footer with
     which the segment is sealed. The last two have no entry.
     `flush_s`: how long a group may wait for others to be stored with it; None: as the broker does.
-    `gather_s`: how long a small group waits for others while groups before it are on their way.
     """
 
     flush_s: float | None
 
     @property
-    def gather_s(self) -> float: ...
+    def gather_s(self) -> float:
+        """How long a small group waits for others while groups before it are on their way."""
 
     def append(self, first_offset: int, next_offset: int, buffers: Sequence[Buffer], done: Ended) -> None:
         """Append one group; the buffers do not change any more. LogEndedError: it is not known whether it is there.

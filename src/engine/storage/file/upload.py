@@ -200,11 +200,11 @@ class _Pieces:
     async def paced(self, workers: Workers, pace: Pace) -> AsyncIterator[bytearray]:
         """All pieces, read by workers, each behind `pace`."""
         pieces = iter(self)
-        while True:
+        for _ in range(0, self.size, PIECE_SIZE):
             await pace()
             piece = await run(workers, lambda: next(pieces, None))
             if piece is None:
-                return
+                return  # it could not be read
             yield piece
 
     def __iter__(self) -> Iterator[bytearray]:

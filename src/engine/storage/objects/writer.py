@@ -238,6 +238,7 @@ class LogWriter:
         sealed.uuid = self._draw()
         repeats = (sealed.n + 1) % WAL_FOOTERS_STEP == 0
         before = self._footers if repeats else []
+        sealed.groups.sort(key=lambda group: group.segment)  # in order still: what one segment has there is one range
         sealed.buffers, own = pack_object(self._log, sealed.n, sealed.uuid, sealed.groups, before)
         self._footers = [] if repeats else [*self._footers, own]
         while sum(map(len, self._footers)) > WAL_FOOTERS_SIZE_MAX:
