@@ -169,9 +169,9 @@ class Committer(CommitTurns):
     def newest(self) -> Group | None:
         """The group that ends last: with it all that was appended is durable, or has failed. None: that is so now."""
         groups, failure = self.groups, self.failure
-        if groups.head is None and failure is not None and failure.lost:
-            return failure.lost[-1]  # it fails once all before it has ended
-        return groups.newest
+        lost: list[Group] = [] if failure is None else failure.lost
+        # What is lost fails when all before it has ended.
+        return lost[-1] if lost and groups.head is None else groups.newest
 
     # What the witness needs (witness.Commits)
 
