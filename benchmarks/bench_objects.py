@@ -26,7 +26,7 @@ from typing import ClassVar
 
 from obstore.store import S3Store
 from processes import Server
-from support import MIB, directory, run, sized
+from support import MIB, ROUNDS, directory, run, sized
 
 from engine.cli import demo_servers
 from engine.cli.demo_servers import ACCESS, BUCKET, HERE, Host, free_ports, running_cluster, start_objects
@@ -34,7 +34,6 @@ from engine.client.client import AsyncClient
 
 VALUE = os.urandom(1024)
 MESSAGES = sized(300_000, 200)
-TURNS = sized(5, 1)
 SENDERS = 50
 WAITED = sized(40, 2)  # acknowledgements that each sender awaits
 PUTS = sized(100, 3)
@@ -116,7 +115,7 @@ async def measure(objects: str, endpoint: str, disk: str) -> dict[str, float]:
         for client, name in ((remote, "warm"), (local, "warm")):
             await publish_rate(client, name)
         rates: list[tuple[float, float]] = []
-        for turn in range(TURNS):
+        for turn in range(ROUNDS):
             await _settled(remote)  # files of the turn before become objects
             found = {}
             for client in (remote, local) if turn % 2 else (local, remote):
