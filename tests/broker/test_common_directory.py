@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,23 @@ async def test_a_number_that_is_there_already_is_taken(tmp_path: Path) -> None:
     assert OsDisk().list(str(tmp_path)) == [NUMBER_FILE]
 
 
+class NoLinks(OsDisk):
+    """As a disk of Windows or a bucket that is mounted."""
+
+    def link(self, old: str, new: str) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+
+async def test_a_disk_without_links_is_not_compared_and_nothing_is_left_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    metadata = MemoryMetadataStore(FakeClock())
+    await check_common(NoLinks(), str(tmp_path), metadata, random.Random(1))
+    assert "is not compared" in caplog.text
+    assert OsDisk().list(str(tmp_path)) == []
+    assert await metadata.get(keys.DIRECTORY) is None
+
+
 @pytest.mark.parametrize("seed", range(10))
 async def test_lost_answers_change_nothing(tmp_path: Path, seed: int) -> None:
     faulty = FaultyMetadataStore(MemoryMetadataStore(FakeClock()), random.Random(seed))
@@ -61,9 +80,10 @@ async def test_lost_answers_change_nothing(tmp_path: Path, seed: int) -> None:
 
 async def test_a_file_that_is_no_number_and_a_directory_that_cannot_be_made_are_told(tmp_path: Path) -> None:
     metadata = MemoryMetadataStore(FakeClock())
-    (tmp_path / NUMBER_FILE).write_bytes(b"12")
-    with pytest.raises(DataDirectoryError, match="must have 16 hexadecimal digits, got b'12'"):
-        await common(tmp_path, metadata)
+    for wrong in (b"12", b"hello world, oh!"):
+        (tmp_path / NUMBER_FILE).write_bytes(wrong)
+        with pytest.raises(DataDirectoryError, match=re.escape(f"must have 16 hexadecimal digits, got {wrong!r}")):
+            await common(tmp_path, metadata)
     (tmp_path / "file" / NUMBER_FILE).mkdir(parents=True)
     with pytest.raises(StorageError, match=NUMBER_FILE):
         await common(tmp_path / "file", metadata)

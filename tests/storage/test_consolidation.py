@@ -62,6 +62,33 @@ async def test_r13_r14_rolled_files_are_uploaded_and_named(machines: Machines):
     assert await messages(machine.segment) == expected
 
 
+async def test_pieces_of_files_wait_for_the_log_unless_there_is_a_hurry(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+):
+    waits: list[float] = []
+
+    async def quiet(within_s: float) -> None:
+        waits.append(within_s)
+
+    monkeypatch.setattr(uploading, "PIECE_SIZE", 1000)
+    machine = await machines.machine()
+    monkeypatch.setattr(machine.record, "quiet", quiet)
+    await fill(machine, 1, 10)
+    assert await machine.consolidation.run(machine.segment, lambda: True) >= 2
+    assert not waits, "other segments wait"
+    await fill(machine, 11, 10)
+    assert await machine.consolidation.run(machine.segment) >= 2
+    assert len(waits) >= 2 * 4
+    assert set(waits) == {consolidation.YIELD_S}
+    waits.clear()
+    await fill(machine, 21, 4 * (consolidation.BEHIND_MAX + 2))
+    rolled = len(consolidation._rolled(machine.segment, machine.consolidation.named.end_offset))
+    assert rolled > consolidation.BEHIND_MAX
+    count = await machine.consolidation.run(machine.segment)
+    assert count == rolled
+    assert 0 < len(waits) <= (consolidation.BEHIND_MAX + 1) * 5, "those before are not waited with"
+
+
 async def test_another_machine_goes_on_by_files_and_the_rest_of_the_log(machines: Machines):
     expected: list[str] = []
     for round_ in range(4):

@@ -250,7 +250,7 @@ def test_a_profile_without_keys_needs_boto3(monkeypatch: pytest.MonkeyPatch, tmp
         "AWS_CONFIG_FILE": str(tmp_path / "config"),
         "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
     }
-    with pytest.raises(InvalidConfigurationError, match=r"'work', which has no keys .* another kind needs boto3"):
+    with pytest.raises(InvalidConfigurationError, match=r"'work' of AWS has no keys .* needs boto3"):
         RemoteObjectStore.open("s3://bucket", variables, rng=random.Random(1))
 
 
@@ -272,6 +272,7 @@ CONFIG = "[default]\nregion = eu-west-1\n[profile work]\nregion = eu-west-2\ns3 
     ({"AWS_PROFILE": "work", "AWS_REGION": "us-east-1"}, "key-of-the-profile", None),
     ({"AWS_PROFILE": "work", "AWS_ACCESS_KEY_ID": "own"}, None, None),
     ({"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}, None, None),
+    ({"AWS_DEFAULT_PROFILE": "work"}, "key-of-the-profile", "eu-west-2"),
     ({"AWS_PROFILE": "other"}, "", None),
 ])  # fmt: skip
 def test_what_is_read_of_a_profile(variables: dict[str, str], key: str | None, region: str | None, tmp_path: Path):
@@ -284,6 +285,49 @@ def test_what_is_read_of_a_profile(variables: dict[str, str], key: str | None, r
         assert found.options.get("aws_access_key_id", "") == key
         assert found.options.get("aws_region") == region
     assert profile_of({"HOME": str(tmp_path / "none")}) is None
+
+
+@pytest.mark.parametrize("how", ["role_arn = r", "sso_session = s", "credential_process = p", "sso_start_url = u"])
+@pytest.mark.parametrize("name", ["default", "profile work"])
+def test_a_profile_that_says_how_to_get_keys_is_not_passed_over(how: str, name: str, tmp_path: Path):
+    """Old keys may lie in the other file; and the role of the instance would be another account."""
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(PROFILES)
+    (tmp_path / ".aws" / "config").write_text(f"[{name}]\n{how}\n")
+    variables = {} if name == "default" else {"AWS_PROFILE": "work"}
+    found = profile_of({"HOME": str(tmp_path), **variables})
+    assert found is not None
+    assert not found.options
+
+
+def test_keys_and_their_token_are_of_one_file(tmp_path: Path):
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(PROFILES)
+    (tmp_path / ".aws" / "config").write_text("[default]\naws_session_token = of-other-keys\nregion = eu-west-1\n")
+    found = profile_of({"HOME": str(tmp_path)})
+    assert found is not None
+    assert "aws_session_token" not in found.options
+
+
+def test_a_left_token_of_the_environment_does_not_go_with_keys_of_a_profile(tmp_path: Path):
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(PROFILES)
+    variables = {"HOME": str(tmp_path), "AWS_SESSION_TOKEN": "left-over"}
+    store = RemoteObjectStore.open("s3://bucket", variables, rng=random.Random(1))
+    assert store._store.config["access_key_id"] == "key-of-the-default"
+    assert "left-over" not in str(store._store.config)
+
+
+@pytest.mark.parametrize("home", ["file", "directory", "damaged"])
+def test_files_that_no_profile_was_asked_of_stop_nothing(home: str, tmp_path: Path):
+    if home == "file":
+        (tmp_path / "home").write_text("")
+    elif home == "directory":
+        (tmp_path / "home" / ".aws" / "credentials").mkdir(parents=True)
+    else:
+        (tmp_path / "home" / ".aws").mkdir(parents=True)
+        (tmp_path / "home" / ".aws" / "credentials").write_text("[work")
+    assert profile_of({"HOME": str(tmp_path / "home")}) is None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,9 @@ have it too. A broker whose directory has another one does not start: its messag
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +41,11 @@ if TYPE_CHECKING:
 METADATA_FILE = "metadata.db"
 NUMBER_FILE = "directory.id"
 _NUMBER_SIZE = 16  # hexadecimal digits
+_NUMBER = re.compile(rb"[0-9a-f]{%d}" % _NUMBER_SIZE)
 _ATTEMPTS_MAX = 8
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}  # from link()
+
+log = logging.getLogger(__name__)
 
 
 async def open_metadata(
@@ -132,6 +139,9 @@ async def check_common(disk: Disk, data: str, metadata: MetadataStore, rng: rand
     try:
         own = _number_of(disk, data, rng)
     except OSError as e:
+        if e.errno in _NO_LINKS:
+            log.warning("%s has no hard links, so it is not compared with that of other brokers: %s", data, e)
+            return
         raise storage_error(e, f"{data}/{NUMBER_FILE}") from e
     for _ in range(_ATTEMPTS_MAX):
         found = await metadata.newest.get(keys.DIRECTORY)
@@ -144,8 +154,9 @@ async def check_common(disk: Disk, data: str, metadata: MetadataStore, rng: rand
         if (common := found.value.decode(errors="replace")) != own:
             raise DataDirectoryError(
                 f"{data} must be the data directory that the brokers of this metadata share, {common}, got another, "
-                f"{own} ({NUMBER_FILE}): mount theirs there. Brokers without a shared disk keep messages in an object "
-                "store: --objects URL; with durability fsync they would be lost with a machine"
+                f"{own} ({NUMBER_FILE}): mount theirs there; one that was restored from a copy gets their number. "
+                "Brokers without a shared disk keep messages in an object store: --objects URL; with durability fsync "
+                "they would be lost with a machine"
             )
         return
     raise UnknownOutcomeError(f"the metadata store did not say whether {keys.DIRECTORY} was written; start again")
@@ -157,13 +168,15 @@ def _number_of(disk: Disk, data: str, rng: random.Random) -> str:
     if not disk.exists(path):
         file = disk.create(new)
         try:
-            file.write([f"{rng.getrandbits(64):016x}".encode()], 0)
-            file.sync()
+            try:
+                file.write([f"{rng.getrandbits(64):016x}".encode()], 0)
+                file.sync()
+            finally:
+                file.close()
+            with contextlib.suppress(FileExistsError):  # of another broker, which has just made it
+                disk.link(new, path)
         finally:
-            file.close()
-        with contextlib.suppress(FileExistsError):  # of another broker, which has just made it
-            disk.link(new, path)
-        disk.unlink(new)
+            disk.unlink(new)
     disk.sync_directory(data)  # also for one that died before it did
     image = bytearray(_NUMBER_SIZE)
     file = disk.open(path)
@@ -171,6 +184,6 @@ def _number_of(disk: Disk, data: str, rng: random.Random) -> str:
         count = file.read_into(image, 0)
     finally:
         file.close()
-    if count < _NUMBER_SIZE:
+    if not _NUMBER.fullmatch(image[:count]):
         raise DataDirectoryError(f"{path} must have {_NUMBER_SIZE} hexadecimal digits, got {bytes(image[:count])!r}")
-    return image.decode(errors="replace")
+    return image.decode()

@@ -141,7 +141,7 @@ async def _fault_of(url: str, at_once: asyncio.Semaphore) -> str:
                 _, writer = await asyncio.open_connection(*parse_url(url))
         except builtins.TimeoutError:
             return f"no connection within {CALL_S_MAX:g} s from here"
-        except (OSError, InvalidArgumentError) as e:
+        except (OSError, ValueError, InvalidArgumentError) as e:
             return f"no connection from here: {e}"
         writer.close()
         return ""

@@ -53,6 +53,7 @@ UPKEEP_S = 10.0
 SETTLE_S = 600.0
 SWEEP_S = 3600.0
 UPLOADS_AT_ONCE = 4
+PATIENCE_S = 20.0  # so long the uploads of a round wait for a quiet log: nothing else is uploaded meanwhile
 BEHIND_MAX = 6_000  # objects of the own log that a silent segment keeps until it moves on: those of ten busy minutes
 CLOSED_BEHIND_MAX = 36_000  # likewise, of one that is closed, until it is opened for that
 OPENED_AT_ONCE = 8  # in a round
@@ -99,6 +100,7 @@ class ObjectUpkeep:
         self._left = left
         self._uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
         self._waiting = 0  # segments, for their turn
+        self._patient_until = 0.0  # of the loop's clock
         self._gone: set[str] = set()  # sessions of brokers that were gone at the last sweep
         self._unshared: frozenset[str] = frozenset()  # shared objects that no record named at the last sweep
         self._settled = "", 0  # session, and what its record says
@@ -131,6 +133,7 @@ class ObjectUpkeep:
         await self._trim_round()
 
     async def _upload_round(self) -> None:
+        self._patient_until = asyncio.get_running_loop().time() + PATIENCE_S
         open_ones = [hosted.segment for hosted in self._segments if hosted.segment.consolidation is not None]
         await self._share(open_ones)
         await asyncio.gather(*map(self._consolidate_safely, open_ones))
@@ -190,9 +193,12 @@ class ObjectUpkeep:
         """Upload and name what has rolled of one segment. Raises as Consolidation.run() does."""
         assert segment.consolidation is not None
         await segment.end_aged(self._file_age_ms)
-        self.uploaded += await segment.consolidation.run(segment, lambda: self._waiting > 0)
+        self.uploaded += await segment.consolidation.run(segment, self._is_in_a_hurry)
         if segment.consolidation.is_behind(self._logs.wal.unneeded, BEHIND_MAX):
             await segment.consolidation.move_on()
+
+    def _is_in_a_hurry(self) -> bool:
+        return self._waiting > 0 or asyncio.get_running_loop().time() > self._patient_until
 
     async def trim(self, wal: ObjectWal) -> None:
         """R15. The order counts: a reference that the records do not have yet begins at or above what is unneeded."""

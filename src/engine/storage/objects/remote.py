@@ -87,10 +87,11 @@ class RemoteObjectStore:
         }
         try:
             of_profile, provider = _provider(location, environment)
+            said = _without_token(environment) if of_profile else environment
             store = makers[location.scheme](
                 location.bucket,
                 prefix=location.prefix or None,
-                config={**location.options(environment), **of_profile},
+                config={**location.options(said), **of_profile},
                 client_options=client,
                 retry_config={"max_retries": 0},
                 **provider,
@@ -257,10 +258,15 @@ def _provider(location: Location, environment: Mapping[str, str]) -> tuple[dict[
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
         raise InvalidConfigurationError(
-            f"AWS_PROFILE is {profile.name!r}, which has no keys in the files of profiles; another kind needs boto3: "
-            "pip install boto3"
+            f"the profile {profile.name!r} of AWS has no keys in the files of profiles, or says how to get them, which "
+            "needs boto3: pip install boto3"
         ) from None
     return {}, {"credential_provider": Boto3CredentialProvider(boto3.Session(profile_name=profile.name))}
+
+
+def _without_token(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without a session token, which belongs to other keys than those of a profile."""
+    return {name: value for name, value in environment.items() if name != "AWS_SESSION_TOKEN"}
 
 
 def _first_line(error: Exception) -> str:
