@@ -1,4 +1,4 @@
-"""Brokers with common metadata have one data directory: its number, who makes it, who is refused."""
+"""Brokers with common metadata have one data directory: its number, which broker makes it, and which is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.broker.opening import NUMBER_FILE, check_common
 from engine.errors import DataDirectoryError, StorageError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
-from engine.storage.disk.disk import OsDisk
+from engine.storage.disk.disk import OsDisk, OsFile
 from engine.testing.clock import FakeClock
 from engine.testing.metadata import FaultyMetadataStore
 
@@ -65,6 +65,20 @@ async def test_a_disk_without_links_is_not_compared_and_nothing_is_left_there(
     await check_common(NoLinks(), str(tmp_path), metadata, random.Random(1))
     assert "is not compared" in caplog.text
     assert OsDisk().list(str(tmp_path)) == []
+    assert await metadata.get(keys.DIRECTORY) is None
+
+
+class Immutable(OsDisk):
+    """A directory in which no file can be made."""
+
+    def create(self, path: str) -> OsFile:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+
+async def test_a_directory_that_cannot_be_written_to_is_not_taken_for_one_without_links(tmp_path: Path) -> None:
+    metadata = MemoryMetadataStore(FakeClock())
+    with pytest.raises(StorageError, match=NUMBER_FILE):
+        await check_common(Immutable(), str(tmp_path), metadata, random.Random(1))
     assert await metadata.get(keys.DIRECTORY) is None
 
 

@@ -7,7 +7,6 @@ have it too. A broker whose directory has another one does not start: its messag
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import re
@@ -139,10 +138,10 @@ async def check_common(disk: Disk, data: str, metadata: MetadataStore, rng: rand
     try:
         own = _number_of(disk, data, rng)
     except OSError as e:
-        if e.errno in _NO_LINKS:
-            log.warning("%s has no hard links, so it is not compared with that of other brokers: %s", data, e)
-            return
         raise storage_error(e, f"{data}/{NUMBER_FILE}") from e
+    if own is None:
+        log.warning("%s has no hard links, so it is not compared with that of other brokers", data)
+        return
     for _ in range(_ATTEMPTS_MAX):
         found = await metadata.newest.get(keys.DIRECTORY)
         if found is None:
@@ -162,8 +161,10 @@ async def check_common(disk: Disk, data: str, metadata: MetadataStore, rng: rand
     raise UnknownOutcomeError(f"the metadata store did not say whether {keys.DIRECTORY} was written; start again")
 
 
-def _number_of(disk: Disk, data: str, rng: random.Random) -> str:
-    """The number of a directory, drawn where it has none, durable. Raises OSError, DataDirectoryError."""
+def _number_of(disk: Disk, data: str, rng: random.Random) -> str | None:
+    """The number of a directory, drawn where it has none, durable; None: the disk has no hard links, by which one
+    broker alone draws it. Raises OSError, DataDirectoryError.
+    """
     path, new = f"{data}/{NUMBER_FILE}", f"{data}/{NUMBER_FILE}.{rng.getrandbits(64):016x}"
     if not disk.exists(path):
         file = disk.create(new)
@@ -173,8 +174,8 @@ def _number_of(disk: Disk, data: str, rng: random.Random) -> str:
                 file.sync()
             finally:
                 file.close()
-            with contextlib.suppress(FileExistsError):  # of another broker, which has just made it
-                disk.link(new, path)
+            if not _linked(disk, new, path):
+                return None
         finally:
             disk.unlink(new)
     disk.sync_directory(data)  # also for one that died before it did
@@ -187,3 +188,16 @@ def _number_of(disk: Disk, data: str, rng: random.Random) -> str:
     if not _NUMBER.fullmatch(image[:count]):
         raise DataDirectoryError(f"{path} must have {_NUMBER_SIZE} hexadecimal digits, got {bytes(image[:count])!r}")
     return image.decode()
+
+
+def _linked(disk: Disk, old: str, new: str) -> bool:
+    """Give a file another name, if no broker has done so just now. False: the disk has no hard links."""
+    try:
+        disk.link(old, new)
+    except FileExistsError:
+        return True
+    except OSError as e:
+        if e.errno in _NO_LINKS:
+            return False
+        raise
+    return True
