@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from email.utils import formatdate
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ import pytest
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep import history
-from engine.broker.upkeep.cluster_check import FAILED, OK, findings_of, standing
+from engine.broker.upkeep.cluster_check import FAILED, OK, WARNING, findings_of, standing
 from engine.client.client import AsyncClient
 from engine.clock import SystemClock
+from engine.control.base.brokers import BrokerRecord
 from engine.errors import DiskFullError
+from engine.metadata import keys
 from engine.metadata.etcd.store import EtcdMetadataStore
 from engine.wire.url import parse_url
 from tests.brokers.test_tcp import TOKEN, free_url
@@ -29,12 +32,14 @@ KEPT_S = 0.5
 
 
 @asynccontextmanager
-async def broker_on(url: str, path: Path) -> AsyncIterator[tuple[Broker, EtcdMetadataStore]]:
+async def broker_on(url: str, path: Path, *, admin: bool = False) -> AsyncIterator[tuple[Broker, EtcdMetadataStore]]:
     """A broker, and another client of the same records."""
     clock, address = SystemClock(), free_url()
     stores = [await EtcdMetadataStore.open(url, clock=clock, rng=random.Random(i)) for i in range(2)]
     config = BrokerConfig(service_url=address, auth_token=TOKEN, session_timeout=30.0, retention_interval=3600.0)
     broker = Broker(path, config=config, metadata=stores[0], clock=clock)
+    if admin:
+        await broker.serve_admin("127.0.0.1", 0)
     await broker.start()
     await broker.serve(*parse_url(address))
     try:
@@ -62,6 +67,41 @@ async def test_a_broker_has_etcd_forget_what_is_old(
                 await asyncio.sleep(0.1)
         age = await store.history_s(await compacted())
         assert age is None or age < 60, "as `engine cluster check` tells it"
+
+
+async def test_the_check_compares_the_clocks_of_brokers(etcd: Etcd, tmp_path: Path) -> None:
+    url = etcd.url(new_prefix())
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """As a broker that is not ready, on a machine whose clock is an hour late."""
+        await reader.readuntil(b"\r\n\r\n")
+        date = formatdate(SystemClock().time_ms() / 1000 - 3600, usegmt=True)
+        writer.write(f"HTTP/1.1 503 Service Unavailable\r\nDate: {date}\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    async with broker_on(url, tmp_path, admin=True) as (broker, store):
+
+        async def clocks() -> list[tuple[str, str, str]]:
+            found = await findings_of(url, None, random.Random(1), {})
+            return [(one.what, one.state, one.text) for one in found if "clock" in one.what and "etcd" not in one.what]
+
+        ((what, state, text),) = await clocks()
+        assert (what, state) == ("brokers' clocks", OK)
+        assert re.fullmatch(r"1 of 1 admin addresses tell the time here, [+-][01]\.\d s to [+-][01]\.\d s, to a second", text)
+
+        late = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with late:
+            admin = "http://127.0.0.1:{}".format(late.sockets[0].getsockname()[1])
+            other = BrokerRecord("tcp://127.0.0.1:1", admin, None)
+            await store.put(keys.broker(other.url), other.to_json())
+            (_, state, text), (what, of_one, by) = await clocks()
+        assert (state, of_one, what) == (WARNING, WARNING, f"broker {other.url} clock")
+        assert text.startswith("2 of 2 admin addresses tell the time here, -3")
+        assert -3602 < float(by.split()[0]) < -3598
+        (_, state, text), *rest = await clocks()
+        assert (state, rest) == (WARNING, [])
+        assert text.startswith("1 of 2"), "what does not answer is said, and no more is known of its clock"
 
 
 async def test_a_full_etcd_is_a_typed_error_to_clients_a_metric_and_a_failed_check(tmp_path: Path) -> None:

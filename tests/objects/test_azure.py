@@ -61,6 +61,21 @@ async def test_fuzz_lists_are_in_order_and_begin_behind_a_name(store: RemoteObje
     assert [info.name async for info in store.list("log")] == names[20:]
 
 
+async def test_fuzz_more_names_than_a_request_takes_are_deleted(store: RemoteObjectStore) -> None:
+    """Azure takes 256 in one request."""
+    names = [f"log/{n:04d}" for n in range(300)]
+    at_once = asyncio.Semaphore(8)
+
+    async def put(name: str) -> None:
+        async with at_once:
+            await store.put_if_absent(name, [b"x"])
+
+    await asyncio.gather(*(put(name) for name in names))
+    assert [info.name async for info in store.list("log")] == names
+    await store.delete(names[:-1])
+    assert [info.name async for info in store.list("log")] == names[-1:]
+
+
 async def test_fuzz_r4_r7_a_session_that_was_fenced_acknowledges_nothing_more(store: RemoteObjectStore) -> None:
     metadata = MemoryMetadataStore(FakeClock())
     wal, other = await test_wal.opened(store, metadata, "a"), await test_wal.opened(store, metadata, "b")

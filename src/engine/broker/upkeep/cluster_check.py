@@ -7,6 +7,7 @@ import builtins
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 from engine.clock import SystemClock
@@ -116,21 +117,47 @@ async def _etcd(url: str, rng: random.Random) -> list[Finding]:
         compacted = max((one.compacted for one in members if one.compacted is not None), default=None)
         speed = await _speed(store, rng) if full is None else Finding("etcd writes", FAILED, str(full))
         findings += [speed, await _history(store, compacted)]
-        live = await store.list_keys(keys.BROKERS, keys.prefix_end(keys.BROKERS))
-        findings += await _brokers([keys.decode(key.removeprefix(keys.BROKERS)) for key in live])
+        live = await store.list(keys.BROKERS, keys.prefix_end(keys.BROKERS))
+        findings += await _brokers([BrokerRecord.of(one) for one in live])
         findings.append(await _level(store))
     finally:
         await store.close()
     return findings
 
 
-async def _brokers(urls: Sequence[str]) -> list[Finding]:
+async def _brokers(live: Sequence[BrokerRecord]) -> list[Finding]:
     """How many there are, and each to which no connection is made from here. Clients may be elsewhere: a warning."""
     at_once = asyncio.Semaphore(CALLED_AT_ONCE)
-    faults = await asyncio.gather(*(_fault_of(url, at_once) for url in urls))
-    silent = [Finding(f"broker {url}", WARNING, fault) for url, fault in zip(urls, faults, strict=True) if fault]
-    reached = f", {len(urls) - len(silent)} of them reached from here" if urls else ""
-    return [Finding("brokers", WARNING if silent or not urls else OK, f"{len(urls)} live{reached}"), *silent]
+    faults = await asyncio.gather(*(_fault_of(one.url, at_once) for one in live))
+    silent = [Finding(f"broker {one.url}", WARNING, fault) for one, fault in zip(live, faults, strict=True) if fault]
+    reached = f", {len(live) - len(silent)} of them reached from here" if live else ""
+    found = [Finding("brokers", WARNING if silent or not live else OK, f"{len(live)} live{reached}"), *silent]
+    return [*found, *await _clocks(live, at_once)] if live else found
+
+
+async def _clocks(live: Sequence[BrokerRecord], at_once: asyncio.Semaphore) -> list[Finding]:
+    """By how much the clocks of brokers differ from this machine's, as their admin addresses tell the time."""
+    what, asked = "brokers' clocks", {one.url: one.admin_url for one in live if one.admin_url is not None}
+    if not asked:
+        return [Finding(what, OK, "not compared: no broker has an admin address")]
+    told = await asyncio.gather(*(_ahead_s(admin_url, at_once) for admin_url in asked.values()))
+    ahead = {url: found for url, found in zip(asked, told, strict=True) if found is not None}
+    late = [Finding(f"broker {url} clock", WARNING, f"{by:+.1f} s") for url, by in ahead.items() if abs(by) > AHEAD_S_MAX]
+    text = f"{len(ahead)} of {len(asked)} admin addresses tell the time here"
+    if ahead:
+        text = f"{text}, {min(ahead.values()):+.1f} s to {max(ahead.values()):+.1f} s, to a second"
+    return [Finding(what, WARNING if late or len(ahead) < len(asked) else OK, text), *late]
+
+
+async def _ahead_s(admin_url: str, at_once: asyncio.Semaphore) -> float | None:
+    """By how many seconds a broker's clock is ahead; None: its admin address does not answer here."""
+    from engine.metadata.etcd.inspection import fetch
+
+    async with at_once:
+        try:
+            return (await asyncio.to_thread(fetch, f"{admin_url}/ready", SystemClock()))[0]
+        except (OSError, ValueError, HTTPException):
+            return None
 
 
 async def _fault_of(url: str, at_once: asyncio.Semaphore) -> str:

@@ -14,7 +14,9 @@ import statistics
 import urllib.request
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from http.client import HTTPException
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
 
 from engine.clock import Clock
 from engine.errors import ConnectError
@@ -123,16 +125,22 @@ def _fetch(url: EtcdUrl, endpoint: str, clock: Clock) -> tuple[float | None, str
             context = ssl.create_default_context(cafile=url.ca)
             if url.cert is not None:
                 context.load_cert_chain(url.cert, url.key)
-        where = f"{'https' if url.tls else 'http'}://{endpoint}/metrics"
-        handlers = [
-            urllib.request.ProxyHandler({}),
-            *([urllib.request.HTTPSHandler(context=context)] if context else []),
-        ]
-        with urllib.request.build_opener(*handlers).open(where, timeout=TIMEOUT_S) as answer:
-            page, now = answer.read().decode(), clock.time_ms() / 1000
-            date = answer.headers["Date"]
-    except (OSError, ValueError):
+        return fetch(f"{'https' if url.tls else 'http'}://{endpoint}/metrics", clock, context)
+    except (OSError, ValueError, HTTPException):
         return None, ""
+
+
+def fetch(where: str, clock: Clock, context: ssl.SSLContext | None = None) -> tuple[float | None, str]:
+    """(by how many seconds the clock of what answers is ahead of `clock`, known to about a second; the page). None: it
+    does not tell its time. Goes over no proxy, as it asks for what is near. Raises OSError, ValueError, HTTPException.
+    """
+    handlers = [urllib.request.ProxyHandler({}), *([urllib.request.HTTPSHandler(context=context)] if context else [])]
+    try:
+        with urllib.request.build_opener(*handlers).open(where, timeout=TIMEOUT_S) as answer:
+            page, now, date = answer.read().decode(), clock.time_ms() / 1000, answer.headers["Date"]
+    except HTTPError as e:  # it says no, and tells the time all the same
+        with e:
+            page, now, date = "", clock.time_ms() / 1000, e.headers["Date"]
     return None if date is None else parsedate_to_datetime(date).timestamp() + 0.5 - now, page
 
 
