@@ -16,9 +16,10 @@ an Nth alone       one process, with an Nth of the segments and messages a secon
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import workloads
@@ -64,7 +65,7 @@ class Load(NamedTuple):
 class Figures:
     """Of one run. `in_us`, `out_us`: processor time of the server for a message; `idle`: of a core, without any.
 
-    `unawaited_us`: as `out_us`, with acknowledgements that are not awaited.
+    `unawaited_us`: as `out_us`, with acknowledgements that are not awaited; nan: not measured.
     """
 
     def __init__(
@@ -72,13 +73,13 @@ class Figures:
         count: int,
         spent_in: tuple[float, float],
         spent_out: tuple[float, float],
-        unawaited: tuple[float, float],
+        unawaited: tuple[float, float] | None,
         idle: float,
     ) -> None:
         """(seconds, seconds of processor time) of publishing `count` messages, and of reading them in both ways."""
         self.rate_in, self.rate_out = count / spent_in[0], count / spent_out[0]
         self.in_us, self.out_us, self.unawaited_us = (
-            (busy - idle * s) / count * 1e6 for s, busy in (spent_in, spent_out, unawaited)
+            (busy - idle * s) / count * 1e6 for s, busy in (spent_in, spent_out, unawaited or (math.nan, math.nan))
         )
         self.idle = idle
 
@@ -119,8 +120,8 @@ async def _more(client: Any, topic: str, parts: list[Rows], rate: float) -> None
     await asyncio.gather(*(_paced(client, topic, part, rate / PRODUCERS) for part in parts))
 
 
-async def _work(server: Server, load: Load, sample: Rows) -> Figures:
-    """Publish from several producers, read everything twice; be idle."""
+async def _work(server: Server, load: Load, sample: Rows, ways: Sequence[bool]) -> Figures:
+    """Publish from several producers, read everything in these ways (acknowledgements are awaited); be idle."""
     async with engine.AsyncClient(server.url) as client:
         if not TINY:
             await workloads.warm(client)
@@ -134,21 +135,21 @@ async def _work(server: Server, load: Load, sample: Rows) -> Figures:
                 count = PRODUCERS * int(load.rate / PRODUCERS * PACED_S)
                 publishing = _more(client, topic, parts, load.rate)
             spent_in = await _spent(server, publishing)
-            spent_out, unawaited = [
-                await _spent(
+            spent_out = {
+                awaited: await _spent(
                     server,
                     workloads.consume_seconds(client, topic, "messages", count + len(first), SIZE, awaited=awaited),
                 )
-                for awaited in (True, False)
-            ]
+                for awaited in ways
+            }
             seconds, busy = await _spent(server, asyncio.sleep(IDLE_S))
-            return Figures(count, spent_in, spent_out, unawaited, busy / seconds)
+            return Figures(count, spent_in, spent_out[True], spent_out.get(False), busy / seconds)
 
 
-def figures(processes: int, load: Load, sample: Rows) -> Figures:
+def figures(processes: int, load: Load, sample: Rows, ways: Sequence[bool] = (True, False)) -> Figures:
     """Of a server of so many processes."""
     with Server(processes=processes) as server:
-        return run(_work(server, load, sample))
+        return run(_work(server, load, sample, ways))
 
 
 class Processes:
@@ -160,7 +161,7 @@ class Processes:
 
     def track_server_us(self, count: int, paced: bool) -> float:
         sample, load = rows(COUNT, SIZE), Load.times(count) if paced else Load.same()
-        return statistics.median(figures(count, load, sample).server_us for _ in range(ROUNDS))
+        return statistics.median(figures(count, load, sample, (True,)).server_us for _ in range(ROUNDS))
 
     track_server_us.unit = "us of processor time/message"  # type: ignore[attr-defined]
 

@@ -11,9 +11,9 @@ from typing import Any
 from bench_serve import with_client
 from processes import server
 from reshapes import Split, split_under_load
-from support import percentile, rows, sized
+from support import ROUNDS, percentile, rows, sized
 
-SPLITS = sized(20, 1)
+SPLITS = sized(4 * ROUNDS, 1)
 
 
 def splits_of(url: str, count: int = SPLITS) -> list[Split]:

@@ -26,6 +26,7 @@ COUNT = sized(1_000_000, 300)
 SEGMENTS = [1, 4] if TINY else [1, 4, 16, 64]
 CONNECTIONS = [1, 5] if TINY else [1, 100, 1000]
 CONSUMERS = sized(10_000, 8)
+FEWER_CONSUMERS = sized(4_000, 8)  # of each case, where there are several
 TOPICS = [1, 8] if TINY else [1, 1000, 10_000]
 
 
@@ -151,7 +152,7 @@ class IdleConsumers:
         found = {}
         for case in itertools.product(*self.params):
             with server() as fresh:
-                found[case] = resident_per_consumer(fresh, case[0], CONSUMERS, case[1])
+                found[case] = resident_per_consumer(fresh, case[0], FEWER_CONSUMERS, case[1])
         return found
 
     setup_cache.timeout = 900  # type: ignore[attr-defined]

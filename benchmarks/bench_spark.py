@@ -2,7 +2,8 @@
 
 `python benchmarks/bench_spark.py` prints the table of docs/performance.md, with `read` or `write` a half of it, and
 with names (`count`, `messages`, `idle`, `"exactly once"`, …) just these lines. The broker, the JVM and Python's workers
-share the machine; Parquet needs the JVM alone. ENGINE_BENCH_ROUNDS is how often each side is measured (5), and
+share the machine; Parquet needs the JVM alone. ENGINE_BENCH_ROUNDS is how often each side is measured (5), behind two
+rounds that do not count (behind one, where it is 3 at most), and
 ENGINE_BENCH_SPARK_CONF is JSON of settings for the session.
 """
 
@@ -28,7 +29,7 @@ import engine
 
 T = TypeVar("T")
 
-WARM = 0 if TINY else 2
+WARM = 0 if TINY else 2 if ROUNDS > 3 else 1
 IDLE_S = 0.5 if TINY else 2.0
 IDLE_BATCHES_MIN = 4  # of which the first half is left out: it takes two to measure one
 NOT_CONNECTED = "Python worker failed to connect back"
@@ -211,7 +212,7 @@ class Measured:
             "read": {what: statistics.median(ratios) for what, ratios in reads.items()},
             "count": {what: count_pair(what)[2] for what in COUNTS},
             "write": {how: write_pair(how)[2] for how in WRITES},
-            "arrow": {other: arrow_pair(other)[2] for other in OTHERS},
+            "arrow": {other: arrow_pair(other, 1)[2] for other in OTHERS},  # most of a minute each time
             "idle": {"rate": idle_trio()[3]},
         }
 

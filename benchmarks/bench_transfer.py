@@ -44,8 +44,15 @@ class Transfer:
     unit = "ratio"
     timeout = 600
 
-    def track_ratio(self, work: str, form: str, measure: str) -> float:
-        return ratios(work, form)[measure]
+    def setup_cache(self) -> dict[tuple[str, str], dict[str, float]]:
+        """Both times of each are of the same turns."""
+        works, forms, _ = self.params
+        return {(work, form): ratios(work, form) for work in works for form in forms}
+
+    setup_cache.timeout = 600  # type: ignore[attr-defined]
+
+    def track_ratio(self, found: dict[tuple[str, str], dict[str, float]], work: str, form: str, measure: str) -> float:
+        return found[work, form][measure]
 
 
 def ratios(work: str, form: str) -> dict[str, float]:

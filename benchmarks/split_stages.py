@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import re
 import statistics
 import sys
@@ -22,20 +23,23 @@ from processes import SERVING, Child, pin
 from support import directory, percentile, sized
 
 SPLITS = sized(40, 1)
-STAGES = {
+OF_BROKER = {
     "begun": "the intent is recorded",
     "children": "the children are created",
     "point": "the point of no return is recorded",
     "sealed": "the parent is sealed: all that it took is durable",
     "inherited": "the children have inherited its producers",
     "committed": "the new layout is recorded",
+}
+OF_CLIENT = {
     "layout": "the client has it",
     "attached": "its producer is attached to the first child",
-    "receipt": "and has the first receipt from it",
+    "receipt": "and has the first receipt behind that",
 }
 _STAMP = re.compile(r"^stamp (\w+) (\d+\.\d+)$", re.MULTILINE)
 
 Note = Callable[[str], None]
+Stamps = list[tuple[str, float]]  # (stage, when)
 
 
 def stamped(owner: Any, name: str, stage: str, note: Note, *, start: bool = False) -> None:
@@ -73,7 +77,7 @@ def serve(words: Sequence[str]) -> None:
     main(["serve", *words])
 
 
-def stamp_client(found: list[tuple[str, float]]) -> None:
+def stamp_client(found: Stamps) -> None:
     """Have the client in this process note its own stages; of each, the first behind the one before counts."""
     from engine.client.produce.outbox import Outbox
     from engine.client.produce.sender import Sender
@@ -97,27 +101,23 @@ def stamp_client(found: list[tuple[str, float]]) -> None:
     stamped(Sender, "_attach", "attached", note)
 
 
-def stages_of(broker: list[tuple[str, float]], client: list[tuple[str, float]]) -> list[dict[str, float]]:
+def stages_of(broker: Stamps, client: Stamps) -> list[dict[str, float]]:
     """Of each split, the seconds that each stage took. What came between two splits is passed over."""
     found = []
-    for at, (stage, asked) in enumerate(broker):
-        if stage != "asked":
-            continue
-        last, took = asked, {}
-        for name in STAGES:
-            among = broker[at:] if name in ("begun", "children", "point", "sealed", "inherited", "committed") else client
-            ended = next((when for one, when in among if one == name and when >= last), None)
-            if ended is None:
-                break
-            took[name], last = ended - last, ended
-        else:
+    for last in [when for stage, when in broker if stage == "asked"]:
+        took: dict[str, float] = {}
+        for stamps, names in ((broker, OF_BROKER), (client, OF_CLIENT)):
+            for name in names:
+                ended = next((when for stage, when in stamps if stage == name and when >= last), math.nan)
+                took[name], last = ended - last, ended
+        if not math.isnan(last):
             found.append(took)
     return found
 
 
 def main(splits: int) -> None:
     """Measure and print. Raises RuntimeError: stages are missing, since functions have other names."""
-    client: list[tuple[str, float]] = []
+    client: Stamps = []
     stamp_client(client)
     pin(1)
     with directory() as data:
@@ -127,9 +127,9 @@ def main(splits: int) -> None:
             told = [(stage, float(when)) for stage, when in _STAMP.findall(broker.log.read_text(errors="replace"))]
     found = stages_of(told, client)
     if len(found) < splits:
-        raise RuntimeError(f"{splits} splits must have all stages, got {len(found)}: {sorted({one for one, _ in told})}")
+        raise RuntimeError(f"{splits} splits must have all stages, got {len(found)} of them")
     print(f"{len(found)} splits, milliseconds: median, 90th percentile")
-    for name, what in STAGES.items():
+    for name, what in (OF_BROKER | OF_CLIENT).items():
         took = [1e3 * one[name] for one in found]
         print(f"{statistics.median(took):8.1f} {percentile(took, 0.9):8.1f}  {what}")
     whole = [1e3 * sum(one.values()) for one in found]

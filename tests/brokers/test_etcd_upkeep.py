@@ -80,7 +80,7 @@ async def test_the_check_compares_the_clocks_of_brokers(etcd: Etcd, tmp_path: Pa
         await writer.drain()
         writer.close()
 
-    async with broker_on(url, tmp_path, admin=True) as (broker, store):
+    async with broker_on(url, tmp_path, admin=True) as (_, store):
 
         async def clocks() -> list[tuple[str, str, str]]:
             found = await findings_of(url, None, random.Random(1), {})
@@ -88,11 +88,13 @@ async def test_the_check_compares_the_clocks_of_brokers(etcd: Etcd, tmp_path: Pa
 
         ((what, state, text),) = await clocks()
         assert (what, state) == ("brokers' clocks", OK)
-        assert re.fullmatch(r"1 of 1 admin addresses tell the time here, [+-][01]\.\d s to [+-][01]\.\d s, to a second", text)
+        assert re.fullmatch(
+            r"1 of 1 admin addresses tell the time here, [+-][01]\.\d s to [+-][01]\.\d s, to a second", text
+        )
 
         late = await asyncio.start_server(answer, "127.0.0.1", 0)
         async with late:
-            admin = "http://127.0.0.1:{}".format(late.sockets[0].getsockname()[1])
+            admin = f"http://127.0.0.1:{late.sockets[0].getsockname()[1]}"
             other = BrokerRecord("tcp://127.0.0.1:1", admin, None)
             await store.put(keys.broker(other.url), other.to_json())
             (_, state, text), (what, of_one, by) = await clocks()

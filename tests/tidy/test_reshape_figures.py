@@ -6,7 +6,11 @@ import asyncio
 import contextlib
 import importlib
 import math
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,3 +80,15 @@ async def test_messages_sent_before_and_after_a_split_are_timed_however_slow_the
     assert split.usual_waits
     assert split.waits
     assert all(0 < wait < math.inf for wait in split.usual_waits + split.waits)
+
+
+def test_each_stage_of_a_split_is_told(tmp_path: Path) -> None:
+    program = [sys.executable, str(BENCHMARKS / "split_stages.py")]
+    environment = {**os.environ, "ENGINE_BENCH_TINY": "1"}
+    done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    first, *lines = done.stdout.splitlines()
+    assert first == "1 splits, milliseconds: median, 90th percentile"
+    times = [float(line.split()[0]) for line in lines]
+    assert len(times) == 10
+    assert times[-1] == pytest.approx(sum(times[:-1]), abs=1.0)

@@ -142,7 +142,9 @@ async def _clocks(live: Sequence[BrokerRecord], at_once: asyncio.Semaphore) -> l
         return [Finding(what, OK, "not compared: no broker has an admin address")]
     told = await asyncio.gather(*(_ahead_s(admin_url, at_once) for admin_url in asked.values()))
     ahead = {url: found for url, found in zip(asked, told, strict=True) if found is not None}
-    late = [Finding(f"broker {url} clock", WARNING, f"{by:+.1f} s") for url, by in ahead.items() if abs(by) > AHEAD_S_MAX]
+    late = [
+        Finding(f"broker {url} clock", WARNING, f"{by:+.1f} s") for url, by in ahead.items() if abs(by) > AHEAD_S_MAX
+    ]
     text = f"{len(ahead)} of {len(asked)} admin addresses tell the time here"
     if ahead:
         text = f"{text}, {min(ahead.values()):+.1f} s to {max(ahead.values()):+.1f} s, to a second"
