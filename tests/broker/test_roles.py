@@ -10,8 +10,7 @@ import aiohttp
 import pytest
 
 import engine
-from engine.broker.rights import changes, producer_names
-from engine.broker.rights.records import indexes_of
+from engine.broker.rights import changes, producer_names, records
 from engine.broker.rights.token_file import line_of, parse
 from engine.cli.reloading import reload_broker
 from engine.client.admin.admin_http import HttpAdmin
@@ -53,7 +52,7 @@ def start(start_broker, roles, tmp_path):
 async def granted(broker, resource: str, role: str, *rights: str, prefix: str | None = None) -> None:
     """Written as by another broker. Where nothing of the role is here, it shows with its next connection."""
     grant, grants = Grant(resource, role, rights, prefix), broker.rights._grants
-    await broker.metadata.put(keys.grant(resource, role), grant.to_json(), indexes=indexes_of(resource, role))
+    await broker.metadata.put(keys.grant(resource, role), grant.to_json(), indexes=records.indexes_of(resource, role))
     await until(lambda: not grants.knows(role) or grants.holds(role, grant.mask, resource))
 
 
