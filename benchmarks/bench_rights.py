@@ -47,7 +47,8 @@ TINY = bool(os.environ.get("ENGINE_BENCH_TINY"))
 SIZES = {"grants": 1_000 if TINY else 100_000, "checks": 1_000 if TINY else 200_000}
 TURNS = int(os.environ.get("ENGINE_BENCH_ROUNDS", "5"))
 SIZES |= {"turns": 1 if TINY else TURNS, "messages": 1_000 if TINY else 50_000, "transactions": 2 if TINY else 300}
-SIZES |= {"alone": 16 if TINY else 2_000}
+SIZES |= {"alone": 16 if TINY else 2_000, "connections": 10 if TINY else 2_000}
+ROLES = 5_000
 VALUE, LARGE = bytes(100), bytes(1024)
 SLOWER = 50.0  # a program under valgrind
 
@@ -56,11 +57,23 @@ def topic(number: int) -> str:
     return f"tenant-{number % 100}/namespace-{number % 1000}/topic-{number}"
 
 
-def made() -> Grants:
-    """Grants of 5,000 roles, each on a topic."""
+def following() -> Grants:
+    """5,000 roles, all here."""
+    return asyncio.run(_following())
+
+
+async def _following() -> Grants:
     grants = Grants(MemoryMetadataStore(clock.SystemClock()), lambda role: None)
+    for number in range(ROLES):
+        grants.use(f"role-{number}")
+        await grants.known(f"role-{number}", 60.0)
+    return grants
+
+
+def made(grants: Grants) -> Grants:
+    """Grants of the roles, each on a topic."""
     for number in range(SIZES["grants"]):
-        grant = Grant(topic(number), f"role-{number % 5000}", ("produce",))
+        grant = Grant(topic(number), f"role-{number % ROLES}", ("produce",))
         grants.note(keys.grant(grant.resource, grant.role), grant.to_json())
     return grants
 
@@ -75,7 +88,7 @@ class Check:
     def setup(self, outcome: str) -> None:
         config = BrokerConfig(roles_file="roles")
         self.rights = Rights(lambda: config, Audit(None, clock.SystemClock()))
-        self.rights.use(made(), Changes(clock.SystemClock()), random.Random(7))
+        self.rights.use(made(following()), Changes(clock.SystemClock()), random.Random(7))
         self.need = Need(Right.PRODUCE, topic(7 if outcome == "allowed" else 8))
         self.principal = Principal(Kind.ROLE, Proof.JWT, "role-7")
 
@@ -91,18 +104,50 @@ class Check:
 
 
 class Memory:
-    """The mirror of 100,000 grants."""
+    """100,000 grants of roles that are here."""
 
     unit = "MB"
 
     def track_memory(self) -> float:
+        grants = following()
         tracemalloc.start()
         try:
-            grants = made()
+            made(grants)
             assert len(grants) == SIZES["grants"]
             return tracemalloc.get_traced_memory()[0] / 1e6
         finally:
             tracemalloc.stop()
+
+
+class Connect:
+    """Connections of one role, one after the other, over TCP: the handshake, a look at a topic, the end."""
+
+    params: ClassVar = ["off", "on"]
+    param_names = ("rights",)
+    unit = "µs/connection"
+    timeout = 600
+
+    def track_time(self, rights: str) -> float:
+        return asyncio.run(_connect(rights))
+
+
+async def _connect(rights: str) -> float:
+    with tempfile.TemporaryDirectory() as directory:
+        roles = Path(directory) / "roles"
+        roles.write_text(line_of("billing", "token") + "\n")
+        broker, client = await _side(Path(directory) / rights, _sides(roles)[rights])
+        token = "token" if rights == "on" else None
+        spent = []
+        for _ in range(SIZES["turns"]):
+            gc.collect()
+            started = time.process_time()
+            for _ in range(SIZES["connections"]):
+                async with engine.AsyncClient(broker.service_url, token=token) as one:
+                    await one.list_topics()
+            spent.append(time.process_time() - started)
+        await client.close()
+        await broker.close()
+        return statistics.median(spent) / SIZES["connections"] * 1e6
 
 
 class WithRights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from itertools import product
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import engine
 from engine.broker.rights.grants import Grants
-from engine.broker.rights.records import RightsRecords
+from engine.broker.rights.records import RightsRecords, indexes_of
 from engine.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
@@ -22,12 +23,17 @@ from tests.kit.peer import listening
 
 
 @contextlib.asynccontextmanager
-async def following(*grants: Grant):
+async def following(*grants: Grant, roles=("ann", "an", "bob")):
+    """The grants of the roles, known."""
     store = MemoryMetadataStore(FakeClock())
     for grant in grants:
-        await store.put(keys.grant(grant.resource, grant.role), grant.to_json())
+        indexes = indexes_of(grant.resource, grant.role)
+        await store.put(keys.grant(grant.resource, grant.role), grant.to_json(), indexes=indexes)
     found = Grants(store, lambda role: None)
     await found.start()
+    for role in roles:
+        found.use(role)
+        await found.known(role, 60.0)
     try:
         yield found
     finally:
@@ -208,7 +214,16 @@ CHANGES = st.lists(
 @given(CHANGES)
 def test_what_holds_is_what_the_records_say_after_any_changes(changes):
     """All questions are asked after each change, so that answers that are remembered must be forgotten in time."""
-    grants, records = Grants(MemoryMetadataStore(FakeClock()), lambda role: None), {}
+    asyncio.run(compared(changes))
+
+
+async def compared(changes):
+    async with following() as grants:
+        compare(grants, changes)
+
+
+def compare(grants, changes):
+    records = {}
     for resource, role, rights, prefix in changes:
         prefix = prefix if "consume" in rights else None
         grant = Grant(resource, role, rights, prefix) if rights else None

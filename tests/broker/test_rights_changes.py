@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from engine.broker.rights import changes
 from engine.broker.rights.changes import SKEW_MS, Changes
 
 
@@ -17,6 +16,8 @@ class Time:
 def test_what_was_before_a_change_or_the_brokers_start_may_have_changed() -> None:
     time = Time()
     found = Changes(time)  # type: ignore[arg-type]
+    for role in ("ann", "bob"):
+        found.began(role)
     assert found.since("ann", time.now - 1)
     begun = time.now = time.now + SKEW_MS + 1
     assert not found.since("ann", begun)
@@ -31,14 +32,29 @@ def test_what_was_before_a_change_or_the_brokers_start_may_have_changed() -> Non
     assert found.since("bob", begun)
 
 
-def test_of_too_many_roles_the_oldest_are_forgotten_and_count_as_changed(monkeypatch) -> None:
-    monkeypatch.setattr(changes, "_ROLES_MAX", 2)
+def test_a_role_that_was_not_followed_since_then_may_have_changed() -> None:
     time = Time()
     found = Changes(time)  # type: ignore[arg-type]
-    for role in ("a", "b", "c"):
-        time.now += 100 * SKEW_MS
-        found.note(role)
-    begun = time.now - 200 * SKEW_MS
-    assert found.since("a", begun)
-    assert found.since("d", begun), "it may be one that was forgotten"
-    assert not found.since("d", begun + SKEW_MS + 1)
+    time.now += 100 * SKEW_MS
+    begun = time.now
+    assert found.since("ann", begun)
+    found.note("ann")
+    assert found.since("ann", begun + 100 * SKEW_MS), "it is not followed"
+    found.began("ann")
+    assert found.since("ann", begun)
+    assert not found.since("ann", begun + SKEW_MS + 1)
+    time.now += 10 * SKEW_MS
+    found.ended("ann")
+    assert found.since("ann", time.now + SKEW_MS + 1)
+    found.began("ann")
+    assert found.since("ann", begun + SKEW_MS + 1), "it was not followed in between"
+    assert not found.since("ann", time.now + SKEW_MS + 1)
+
+
+def test_nothing_is_kept_of_roles_that_are_not_followed() -> None:
+    found = Changes(Time())  # type: ignore[arg-type]
+    for number in range(1_000):
+        found.note(f"role-{number}")
+        found.began("ann")
+        found.ended("ann")
+    assert not found._of_role

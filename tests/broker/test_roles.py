@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 import engine
-from engine.broker.rights import changes, producer_names
+from engine.broker.rights import changes, producer_names, records
 from engine.broker.rights.token_file import line_of, parse
 from engine.cli.reloading import reload_broker
 from engine.client.admin.admin_http import HttpAdmin
@@ -50,9 +50,10 @@ def start(start_broker, roles, tmp_path):
 
 
 async def granted(broker, resource: str, role: str, *rights: str, prefix: str | None = None) -> None:
-    grant = Grant(resource, role, rights, prefix)
-    await broker.metadata.put(keys.grant(resource, role), grant.to_json())
-    await until(lambda: broker.rights._grants.holds(role, grant.mask, resource))
+    """Written as by another broker. Where nothing of the role is here, it shows with its next connection."""
+    grant, grants = Grant(resource, role, rights, prefix), broker.rights._grants
+    await broker.metadata.put(keys.grant(resource, role), grant.to_json(), indexes=records.indexes_of(resource, role))
+    await until(lambda: not grants.knows(role) or grants.holds(role, grant.mask, resource))
 
 
 async def test_a_role_may_do_nothing_until_it_is_granted(start):

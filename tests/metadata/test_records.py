@@ -284,6 +284,18 @@ async def test_secondary_index_is_in_step_with_its_records(store):
     assert await store.list_index("unknown", "", "z") == []
 
 
+async def test_a_put_without_indexes_takes_the_record_out_of_all(store):
+    await store.put("/t/1", b"", indexes={"size": "b", "color": "red"})
+    watch = store.watch_index("size", "a", "c")
+    assert [(await anext(watch)).kind for _ in range(2)] == [EventKind.PUT, EventKind.SNAPSHOT_END]
+    await store.put("/t/1", b"1")
+    event = await anext(watch)
+    assert (event.kind, event.key) == (EventKind.DELETE, "/t/1")
+    for index in ("size", "color"):
+        assert await store.list_index(index, "", "z") == []
+    assert (await store.get("/t/1")).value == b"1"
+
+
 async def test_a_conflict_leaves_the_index_alone(store):
     await store.put("/t/1", b"", indexes={"size": "b"})
     with pytest.raises(ConflictError):

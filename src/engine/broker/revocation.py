@@ -30,14 +30,14 @@ class Revocation:
     def __init__(
         self, metadata: MetadataStore, identities: Identities, connections: Collection[Connection], clock: Clock
     ) -> None:
-        self.grants = Grants(metadata, self._changed)
         self.changes = Changes(clock)
+        self.grants = Grants(metadata, self._changed, self.changes.began, self.changes.ended)
         self._identities = identities
         self._connections = connections
         self._followed = identities.generation  # the last one that connections were checked against
 
     def note(self, key: str, value: bytes | None) -> None:
-        """A record of grants that this broker has written itself: it counts at once."""
+        """A record of grants that this broker has written itself: it counts at once, where its role is followed."""
         if (role := self.grants.note(key, value)) is not None:
             self._changed(role)
 

@@ -88,6 +88,16 @@ def grant_of(key: str) -> tuple[str, str]:
     return decode(resource), decode(role)
 
 
+def grant_by_role(resource: str, role: str) -> str:
+    """The index key of grant() among the grants by role."""
+    return f"{grants_of(role)}{encode(resource)}"
+
+
+def grants_of(role: str) -> str:
+    """The prefix of the index keys of a role's grants, and of no other role's: encode() leaves no "/" in a name."""
+    return f"{encode(role)}/"
+
+
 def limits(resource: str) -> str:
     """Holds the limits of a resource, or of a role."""
     return f"{LIMITS}{encode(resource)}"

@@ -39,13 +39,16 @@ class Selection(Generic[T]):
         heard: Callable[[Event], None],
         known: Callable[[T], Collection[str]],
         tasks: Supervisor,
+        began: Callable[[T], object] = lambda one: None,
     ) -> None:
+        """`began`: told once of each that was added, when shown() has come."""
         self._metadata = metadata
         self._index = index
         self._range_of = range_of
         self._heard = heard
         self._known = known
         self._tasks = tasks
+        self._began = began
         self._chosen: dict[T, _Chosen] = {}
 
     def __len__(self) -> int:
@@ -58,7 +61,7 @@ class Selection(Generic[T]):
         if chosen.times == 1:
             watch = partial(self._metadata.watch_index, self._index, *self._range_of(one))
             what = f"{one} in {self._index}"
-            heard = partial(self._hear, chosen.shown)
+            heard = partial(self._hear, one, chosen)
             following = follow(self._metadata, watch, heard, partial(self._known, one), what=what)
             chosen.task = self._tasks.spawn(following, what)
 
@@ -75,7 +78,10 @@ class Selection(Generic[T]):
             if chosen.task is not None:
                 chosen.task.cancel()
 
-    def _hear(self, shown: asyncio.Event, event: Event) -> None:
+    def _hear(self, one: T, chosen: _Chosen, event: Event) -> None:
+        if self._chosen.get(one) is not chosen:
+            return  # it was dropped, and its watch has not ended yet
         self._heard(event)
-        if event.kind is EventKind.SNAPSHOT_END:
-            shown.set()
+        if event.kind is EventKind.SNAPSHOT_END and not chosen.shown.is_set():
+            chosen.shown.set()
+            self._began(one)

@@ -112,8 +112,10 @@ class Grant:
         }
 
     def to_json(self) -> bytes:
-        """The value of its record; resource and role are in the key."""
-        facts: dict[str, Any] = {"rights": list(self.rights)}
+        """The value of its record; resource and role are in the key. With the role it says that the record is in the
+        index by roles, which builds that do not know the index do not say.
+        """
+        facts: dict[str, Any] = {"rights": list(self.rights), "role": self.role}
         if self.subscription_prefix is not None:
             facts["subscriptionPrefix"] = self.subscription_prefix
         return json.dumps(facts).encode()

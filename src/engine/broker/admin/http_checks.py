@@ -21,7 +21,7 @@ from engine.broker.rights.audit import Audit
 from engine.broker.rights.identities import Credentials, Identities
 from engine.broker.rights.need import Need
 from engine.broker.rights.principal import PEER, PRINCIPAL, UNKNOWN, Principal
-from engine.broker.rights.rights import Rights
+from engine.broker.rights.rights import Followed, Rights
 from engine.broker.settings.attempts import Refusal
 from engine.broker.settings.tokens import bearer_token
 from engine.errors import InvalidArgumentError
@@ -130,8 +130,10 @@ def admitted(
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in open_paths:
-            found, peer = _principal(identities, rights, request)
+        if request.path in open_paths:
+            return await handler(request)
+        with rights.followed() as followed:
+            found, peer = await _principal(identities, rights, request, followed)
             if isinstance(found, Refusal):
                 await asyncio.sleep(found.delay)
                 raise found.error
@@ -141,7 +143,7 @@ def admitted(
             if request.method not in _SAFE and rights.audit.writes:
                 with audited(rights.audit, found, peer, need or needs(request) or _ANY_ROLE, request) as done:
                     return done(await handler(request))
-        return await handler(request)
+            return await handler(request)
 
     return check
 
@@ -176,16 +178,35 @@ def audited(
         audit.note_need(principal, peer, request_of(request), need, allowed=True, error=error)
 
 
-def _principal(identities: Identities, rights: Rights, request: web.Request) -> tuple[Principal | Refusal, str | None]:
-    """Of a request, and the address of its client."""
+async def _principal(
+    identities: Identities, rights: Rights, request: web.Request, followed: Followed
+) -> tuple[Principal | Refusal, str | None]:
+    """Of a request, once it can be checked, and the address of its client. Raises what Rights.check_again() and
+    Followed.known() raise.
+    """
     headers = request.headers
     token, certificate = bearer_token(headers.get("Authorization")), certificate_of(request.transport)
     role = headers.get(PROXY_ROLE)
     if role is None and PROXY_TOKEN not in headers:
-        return identities.identify(Credentials(token, certificate=certificate), request.remote), request.remote
-    from engine.broker.rights.proxied import Claim, identify_proxied
+        found = identities.identify(Credentials(token, certificate=certificate), request.remote)
+        return await _known(identities, rights, followed, found, request.remote), request.remote
+    from engine.broker.rights.proxied import Claim, identify_proxied, identify_speaker
 
     client = headers.get(PROXY_CLIENT) or request.remote or "unknown"
     proxy = Credentials(bearer_token(headers.get(PROXY_TOKEN)), certificate=certificate)
-    found = identify_proxied(identities, rights, proxy, Claim(client, token, role), request.remote)
-    return found, client
+    said = identify_speaker(identities, rights, proxy, request.remote)
+    speaker = await _known(identities, rights, followed, said, request.remote)
+    if isinstance(speaker, Refusal):
+        return speaker, client
+    found = identify_proxied(identities, rights, speaker, Claim(client, token, role), request.remote)
+    return await _known(identities, rights, followed, found, request.remote), client
+
+
+async def _known(
+    identities: Identities, rights: Rights, followed: Followed, found: Principal | Refusal, peer: str | None
+) -> Principal | Refusal:
+    """The same, once its role's grants are known."""
+    if not isinstance(found, Refusal) and not followed.add(found):
+        await followed.known(found)
+        rights.check_again(identities, found, peer)
+    return found

@@ -16,6 +16,7 @@ class Pause(enum.Enum):
     RATE = "rate"  # a producer on it has sent more than its rate allows
     REQUESTS = "requests"  # it has as many requests in flight as one connection may have
     ANSWERS = "answers"  # its peer does not read what it is sent
+    RIGHTS = "rights"  # what its role is granted is not known yet
     REFUSED = "refused"  # it is closed in a moment
     CLOSING = "closing"  # the broker is
 

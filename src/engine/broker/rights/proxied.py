@@ -30,15 +30,19 @@ class Claim:
     role: str | None = None
 
 
-def identify_proxied(
-    identities: Identities, rights: Rights, proxy: Credentials, claim: Claim, peer: str | None
+def identify_speaker(
+    identities: Identities, rights: Rights, proxy: Credentials, peer: str | None
 ) -> Principal | Refusal:
-    """The principal of a proxy's client. `proxy`: the proxy's own proof. `peer`: its address."""
+    """The principal of the proxy. `proxy`: its own proof. `peer`: its address."""
     if not rights.on:
         return _refused(UnsupportedError("a proxy cannot speak for clients to a broker without roles"))
-    speaker = identities.identify(proxy, peer)
-    if isinstance(speaker, Refusal):
-        return speaker
+    return identities.identify(proxy, peer)
+
+
+def identify_proxied(
+    identities: Identities, rights: Rights, speaker: Principal, claim: Claim, peer: str | None
+) -> Principal | Refusal:
+    """The principal of a proxy's client. `speaker`: the proxy, whose role is Followed. `peer`: its address."""
     try:
         rights.check(speaker, NEED, "speak for a client", peer)
         if claim.token is None and claim.role is not None:

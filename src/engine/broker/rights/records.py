@@ -10,7 +10,7 @@ from engine.broker.rights.need import Need
 from engine.broker.rights.principal import PEER, PRINCIPAL
 from engine.errors import AlreadyExistsError, CorruptionError, InvalidArgumentError, NotFoundError, UnknownOutcomeError
 from engine.metadata import keys
-from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
+from engine.metadata.store import ABSENT, ConflictError, Indexes, MetadataStore, OutcomeUnknownError
 from engine.model.names import check_new_name
 from engine.model.rights import CLUSTER, Grant, Right, check_resource, check_role
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from engine.broker.rights.rights import Rights
 
 Noted = Callable[[str, bytes | None], object]
+INDEX_GRANTS = "grants-by-role"  # of all grants; holds keys.grant_by_role()
+
+
+def indexes_of(resource: str, role: str) -> Indexes:
+    """With which each grant is written."""
+    return {INDEX_GRANTS: keys.grant_by_role(resource, role)}
 
 
 class RightsRecords:
@@ -126,7 +132,7 @@ class RightsRecords:
                 self._rights().check(PRINCIPAL.get(), Need(Right.ADMIN, tenant), f"grant to {role!r:.200}", PEER.get())
                 raise InvalidArgumentError(f"role must be one of those of the tenant {tenant}, got {role!r:.200}")
         key, value = keys.grant(resource, role), grant.to_json()
-        await self._metadata.put(key, value)
+        await self._metadata.put(key, value, indexes=indexes_of(resource, role))
         self._noted(key, value)
 
     async def revoke(self, resource: str, role: str) -> None:

@@ -1,4 +1,4 @@
-"""`Rights`: the one check of a need against what a principal may do."""
+"""`Rights`: the one check of a need against what a principal may do, and `Followed`, which makes it possible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.broker.rights.audit import Audit
 from engine.broker.rights.need import Need
 from engine.broker.rights.principal import Kind, Principal
 from engine.broker.settings.config import BrokerConfig
-from engine.errors import AuthorizationError
+from engine.errors import AuthenticationError, AuthorizationError, TimeoutError
 from engine.model.rights import CLUSTER, GRANTABLE, Right, check_resource, names_of
 
 if TYPE_CHECKING:
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from engine.broker.rights.changes import Changes
     from engine.broker.rights.claims import Claims
     from engine.broker.rights.grants import Grants
+    from engine.broker.rights.identities import Identities
 
 # Members of enumerations are looked up slowly by Python 3.11.
 _ROLE, _OF_BROKERS, _BROKER = Kind.ROLE, Kind.BROKER, Right.BROKER
+
+KNOWN_S_MAX = 20.0  # until the metadata store has told the grants of a role
 
 
 class Rights:
@@ -55,8 +58,12 @@ class Rights:
 
         self._grants, self._changes, self._claims = grants, changes, Claims(rng)
 
+    def followed(self) -> Followed:
+        """For one connection, or one HTTP request."""
+        return Followed(self, self._grants)
+
     def allows(self, principal: Principal, need: Need) -> bool:
-        """Whether the principal may do what needs this."""
+        """Whether the principal may do what needs this. Raises TimeoutError where its role is not Followed."""
         rights, resource, subscription, in_part = need
         kind = principal.kind
         if kind is not _ROLE:
@@ -65,17 +72,36 @@ class Rights:
         if not rights:
             return True
         if grants is not None:
-            if grants.holds(role, rights, resource, subscription):
-                return True
-            if in_part and grants.some_below(role, resource):
-                return True
-        return role in self._config().superusers and rights != _BROKER
+            try:
+                if grants.holds(role, rights, resource, subscription):
+                    return True
+                if in_part and grants.some_below(role, resource):
+                    return True
+            except TimeoutError:
+                if not self.is_superuser(role):
+                    raise
+        return self.is_superuser(role) and rights != _BROKER
+
+    def is_superuser(self, role: str) -> bool:
+        """Whether a role may do everything whatever it is granted, so that its grants need not be known."""
+        return role in self._config().superusers
 
     def check(self, principal: Principal, need: Need, request: str, peer: str | None) -> None:
-        """Raises AuthorizationError, which names right and resource; the denial is counted and audited."""
+        """Raises AuthorizationError, which names right and resource; the denial is counted and audited. TimeoutError
+        where the principal's role is not Followed.
+        """
         if self.allows(principal, need):
             return
         raise self.denial(principal, need, request, peer)
+
+    def check_again(self, identities: Identities, principal: Principal, peer: str | None) -> None:
+        """Behind a wait before which it was identified: its proof may have been withdrawn meanwhile, or the right of
+        the proxy that has named it. Raises AuthenticationError, AuthorizationError.
+        """
+        if not identities.stands(principal):
+            raise AuthenticationError("the token was revoked")
+        if principal.speaker is not None:
+            self.check(principal.speaker, Need(Right.PROXY), "speak for a client", peer)
 
     def denial(self, principal: Principal, need: Need, request: str, peer: str | None) -> AuthorizationError:
         """The error of a need that is not met, once it is counted and audited."""
@@ -92,7 +118,7 @@ class Rights:
     def permissions(self, principal: Principal, resource: str) -> dict[str, Any]:
         """What the principal may do on a resource, as the admin API says it."""
         role = principal.role
-        if principal.unlimited or (principal.kind is Kind.ROLE and role in self._config().superusers):
+        if principal.unlimited or (principal.kind is _ROLE and self.is_superuser(role)):
             return {**everything(resource), "role": role}
         held, prefixes = (0, None) if self._grants is None else self._grants.held(role, resource)
         return {**_permissions(resource, held, prefixes), "role": role}
@@ -104,7 +130,7 @@ class Rights:
     def subscriptions_shown(self, principal: Principal, resource: str) -> tuple[str, ...] | None:
         """How the names of a topic's subscriptions begin that are shown to the principal; None: all are."""
         role = principal.role
-        if self._grants is None or principal.kind is not _ROLE or role in self._config().superusers:
+        if self._grants is None or principal.kind is not _ROLE or self.is_superuser(role):
             return None
         return self._grants.shown(role, resource)
 
@@ -113,6 +139,49 @@ class Rights:
         if self._grants is None or self.allows(principal, Need(Right.LOOKUP, namespace)):
             return None
         return self._grants.topics(principal.role, namespace)
+
+
+class Followed:
+    """The roles whose grants one connection, or one HTTP request, needs: they are followed until close()."""
+
+    __slots__ = ("_grants", "_rights", "_roles")
+
+    def __init__(self, rights: Rights, grants: Grants | None) -> None:
+        self._rights = rights
+        self._grants = grants
+        self._roles: list[str] = []
+
+    def add(self, principal: Principal) -> bool:
+        """Follow what it may be granted. Whether it can be checked now; if not, known() waits for that.
+
+        A superuser need not wait, so that it is let in where the metadata store says nothing.
+        """
+        grants, role = self._grants, principal.role
+        if grants is None or principal.kind is not _ROLE:
+            return True
+        grants.use(role)
+        self._roles.append(role)
+        return grants.knows(role) or self._rights.is_superuser(role)
+
+    async def known(self, principal: Principal, seconds: float = KNOWN_S_MAX) -> None:
+        """Wait until one that was added can be checked, so many seconds and KNOWN_S_MAX at most. Raises TimeoutError,
+        TooManyRequestsError.
+        """
+        if self._grants is not None:
+            await self._grants.known(principal.role, min(seconds, KNOWN_S_MAX))
+
+    def close(self) -> None:
+        """Idempotent."""
+        roles, self._roles = self._roles, []
+        for role in roles:
+            if self._grants is not None:
+                self._grants.leave(role)
+
+    def __enter__(self) -> Followed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def everything(resource: str) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from engine.wire.stream import FrameStream
 if TYPE_CHECKING:
     from engine.broker.delivery.consumer import Consumer
     from engine.broker.rights.need import Need
+    from engine.broker.rights.rights import Followed
     from engine.broker.segment.ports import Attachment
     from engine.broker.segment.producer import Producer
     from engine.broker.session.assignments import Registration
@@ -55,8 +56,8 @@ class Connection(Arrivals):
     """
 
     __slots__ = ("_guarded", "_list_turn", "_lists", "_sends", "answers", "broker", "caller", "consumers",
-                 "counted", "features", "host", "needs", "openings", "origin", "principal", "producers", "receipts",
-                 "registrations", "topic_lists", "trusted", "watches", "whole_entries")  # fmt: skip
+                 "counted", "features", "followed", "host", "needs", "openings", "origin", "principal", "producers",
+                 "receipts", "registrations", "topic_lists", "trusted", "watches", "whole_entries")  # fmt: skip
     pressure: Backpressure
     pulse: Pulse
     stream: FrameStream
@@ -76,6 +77,7 @@ class Connection(Arrivals):
         self.principal = ANONYMOUS  # from the handshake on
         self._guarded = guarded
         self.needs: Needs | None = None  # where the principal does not have all rights
+        self.followed: Followed | None = None  # the roles whose grants it needs
         self.broker: str | None = None  # the URL of the broker that the peer has proved to be, see identity.py
         self.features: frozenset[str] = frozenset()  # of both ends
         self.whole_entries = False  # set where another protocol is spoken
@@ -135,6 +137,8 @@ class Connection(Arrivals):
         self.closed = True
         if self.needs is not None:
             self.needs.close()
+        if self.followed is not None:
+            self.followed.close()
         self.pressure.close()
         self.answers.go_on()
         self.pulse.wake()

@@ -1,14 +1,21 @@
-"""The handshake of a new connection: CONNECT is checked, and answered with CONNECTED or an error."""
+"""The handshake of a new connection: CONNECT is checked, and answered with CONNECTED or an error.
+
+A role's grants must be known before anything is checked. Where they are, the handshake ends at once. Where they are
+not, the peer is not read from until they are, while other connections go on; behind a proxy that speaks for its client,
+first for the proxy's role and then for the client's.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.broker.pools.ports import Pause
 from engine.broker.rights.identities import Credentials
-from engine.broker.rights.principal import earlier
+from engine.broker.rights.principal import Kind, earlier
 from engine.broker.session.identity import broker_of
 from engine.broker.settings.attempts import Refusal
 from engine.errors import AuthenticationError, EngineError, ProtocolError, UnsupportedError
@@ -26,6 +33,7 @@ from engine.wire.commands import (
 
 if TYPE_CHECKING:
     from engine.broker.rights.principal import Principal
+    from engine.broker.rights.rights import Followed
     from engine.broker.session.connection import Connection
 
 _LEFT_S_MAX = 1e9  # what the wire takes; it is told anew with each connection
@@ -37,19 +45,65 @@ def shake_hands(connection: Connection, header: Header) -> None:
         first = header.command.name
         connection.fail(ProtocolError(f"the first frame must be CONNECT with the magic {MAGIC!r}, got {first}"))
         return
-    host, stream = connection.host, connection.stream
+    host = connection.host
     if (error := host.refusal(connection) or _refusal(header)) is not None:
         connection.fail(error)
         return
-    config = host.config
-    forwarded = header.forwarded
     broker = broker_of(connection, header)
-    found = _principal_of(connection, header, broker)
+    admit = partial(_admit, connection, header, broker)
+    if header.proxy_token is not None or header.role is not None:
+        _when_known(connection, header, _speaker_of(connection, header), partial(_proxied, connection, header, admit))
+    else:
+        _when_known(connection, header, _principal_of(connection, header, broker), admit)
+
+
+def _when_known(
+    connection: Connection, header: Connect, found: Principal | Refusal, go_on: Callable[[Principal], None]
+) -> None:
+    """Go on once the grants of the principal's role are known: now, or later while the peer is not read from."""
+    host = connection.host
     if isinstance(found, Refusal):
         connection.hold(Pause.REFUSED)
-        delay = min(found.delay, config.handshake_timeout / 2)
+        delay = min(found.delay, host.config.handshake_timeout / 2)
         asyncio.get_running_loop().call_later(delay, connection.fail, found.error)
         return
+    if found.kind is not Kind.ROLE:
+        go_on(found)
+        return
+    if connection.followed is None:
+        connection.followed = host.rights.followed()
+    if connection.followed.add(found):
+        go_on(found)
+    else:
+        connection.hold(Pause.RIGHTS)
+        host.tasks.spawn(_wait(connection, header, connection.followed, found, go_on), "handshake")
+
+
+async def _wait(
+    connection: Connection,
+    header: Connect,
+    followed: Followed,
+    found: Principal,
+    go_on: Callable[[Principal], None],
+) -> None:
+    left = connection.pulse.since + connection.host.config.handshake_timeout - asyncio.get_running_loop().time()
+    try:
+        await followed.known(found, max(left, 0.0) / 2)  # before the connection is dropped for it
+        connection.host.rights.check_again(connection.host.identities, found, connection.caller)
+        if not connection.closed:
+            go_on(found)
+    except EngineError as e:
+        connection.fail(e)
+    except Exception as e:
+        connection.failed(header, e)
+
+
+def _admit(connection: Connection, header: Connect, broker: str | None, found: Principal) -> None:
+    """The connection is of this principal, and ready, unless its role has as many as it may. `broker`: the URL of the
+    broker that the peer has proved to be.
+    """
+    host, stream = connection.host, connection.stream
+    config, forwarded = host.config, header.forwarded
     if host.memory.limits is not None and found.role:
         if (beyond := host.memory.limits.connect(found.role)) is not None:
             connection.fail(beyond)
@@ -73,17 +127,17 @@ def shake_hands(connection: Connection, header: Header) -> None:
         token_left=_until_expiry(connection),
     )
     connection.send(answer)
+    connection.pressure.release(Pause.RIGHTS)
 
 
 def _principal_of(connection: Connection, hello: Connect, broker: str | None) -> Principal | Refusal:
-    """The peer itself or, behind a proxy, the proxy's client. `broker`: the URL of the broker that it has proved to be.
+    """The peer itself or, behind a proxy of this user, the proxy's client. `broker`: the URL of the broker that it has
+    proved to be.
 
     Sets the connection's `origin`, where a proxy is believed, and that it is not trusted, where it is another's.
     """
     host, stream, forwarded = connection.host, connection.stream, hello.forwarded
     config = host.config
-    if hello.proxy_token is not None or hello.role is not None:
-        return _proxied(connection, hello)
     if forwarded is not None and config.has_roles:
         if connection.trusted:  # a proxy of this user: the client is what its token says
             connection.trusted, connection.origin = False, forwarded
@@ -100,20 +154,30 @@ def _principal_of(connection: Connection, hello: Connect, broker: str | None) ->
     return host.identities.identify(given, connection.caller)
 
 
-def _proxied(connection: Connection, hello: Connect) -> Principal | Refusal:
-    from engine.broker.rights.proxied import Claim, identify_proxied  # few brokers are behind such a proxy
+def _speaker_of(connection: Connection, hello: Connect) -> Principal | Refusal:
+    """The proxy, where it speaks for its client."""
+    from engine.broker.rights.proxied import identify_speaker  # few brokers are behind such a proxy
 
     host, stream = connection.host, connection.stream
-    client = hello.forwarded or connection.caller
     proxy = Credentials(
         hello.proxy_token, local=connection.trusted, certificate=stream.certificate, user=stream.peer_user
     )
-    found = identify_proxied(
-        host.identities, host.rights, proxy, Claim(client, hello.token, hello.role), connection.caller
-    )
+    return identify_speaker(host.identities, host.rights, proxy, connection.caller)
+
+
+def _proxied(connection: Connection, hello: Connect, admit: Callable[[Principal], None], speaker: Principal) -> None:
+    """Go on with the client of a proxy. Sets the connection's `origin`, and that it is not trusted, where the proxy is
+    believed.
+    """
+    from engine.broker.rights.proxied import Claim, identify_proxied
+
+    host = connection.host
+    client = hello.forwarded or connection.caller
+    claim = Claim(client, hello.token, hello.role)
+    found = identify_proxied(host.identities, host.rights, speaker, claim, connection.caller)
     if not isinstance(found, Refusal):
         connection.trusted, connection.origin = False, client
-    return found
+    _when_known(connection, hello, found, admit)
 
 
 def authenticate(connection: Connection, header: commands.Authenticate, payload: memoryview) -> None:

@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from engine.broker.rights.need import Need
-from engine.errors import AuthenticationError, AuthorizationError
+from engine.errors import AuthenticationError, AuthorizationError, TimeoutError
 from engine.model.rights import Right
 
 if TYPE_CHECKING:
@@ -40,7 +40,15 @@ class Needs:
             self._needs = {k: v for k, v in self._needs.items() if k == ident or self._connection.is_used(k)}
 
     def check(self) -> None:
-        """Close what the principal may not have any more."""
+        """Close what the principal may not have any more, and the connection where that is not known: it was let in
+        as a superuser, and is none any more.
+        """
+        try:
+            self._check()
+        except TimeoutError as e:
+            self._connection.fail(e)
+
+    def _check(self) -> None:
         connection, rights = self._connection, self._connection.host.rights
         speaker = connection.principal.speaker
         if speaker is not None and not rights.allows(speaker, Need(Right.PROXY)):
