@@ -12,6 +12,7 @@ from engine.broker.rights.principal import earlier
 from engine.broker.session.identity import broker_of
 from engine.broker.settings.attempts import Refusal
 from engine.errors import AuthenticationError, EngineError, ProtocolError, UnsupportedError
+from engine.metadata.keys import ROLE
 from engine.wire import commands
 from engine.wire.commands import (
     FEATURES,
@@ -37,19 +38,41 @@ def shake_hands(connection: Connection, header: Header) -> None:
         first = header.command.name
         connection.fail(ProtocolError(f"the first frame must be CONNECT with the magic {MAGIC!r}, got {first}"))
         return
-    host, stream = connection.host, connection.stream
+    host = connection.host
     if (error := host.refusal(connection) or _refusal(header)) is not None:
         connection.fail(error)
         return
-    config = host.config
-    forwarded = header.forwarded
     broker = broker_of(connection, header)
     found = _principal_of(connection, header, broker)
     if isinstance(found, Refusal):
         connection.hold(Pause.REFUSED)
-        delay = min(found.delay, config.handshake_timeout / 2)
+        delay = min(found.delay, host.config.handshake_timeout / 2)
         asyncio.get_running_loop().call_later(delay, connection.fail, found.error)
         return
+    if not found.role or host.memory.followed.is_ready(ROLE + found.role):
+        _welcome(connection, header, found, broker)
+        return
+    connection.hold(Pause.LIMITS)
+    host.tasks.spawn(_welcome_later(connection, header, found, broker), "handshake")
+
+
+async def _welcome_later(connection: Connection, header: Connect, found: Principal, broker: str | None) -> None:
+    """_welcome() once the limits of the role are known."""
+    host = connection.host
+    try:
+        await host.memory.followed.ready(ROLE + found.role, host.config.handshake_timeout / 2)
+    except EngineError as e:
+        connection.fail(e)
+        return
+    if not connection.closed:
+        _welcome(connection, header, found, broker)
+        if connection.ready:
+            connection.pressure.release(Pause.LIMITS)
+
+
+def _welcome(connection: Connection, header: Connect, found: Principal, broker: str | None) -> None:
+    """The end of the handshake."""
+    host, stream, config, forwarded = connection.host, connection.stream, connection.host.config, header.forwarded
     if host.memory.limits is not None and found.role:
         if (beyond := host.memory.limits.connect(found.role)) is not None:
             connection.fail(beyond)
