@@ -200,7 +200,7 @@ class Producing:
         self.receipts: list[tuple[int, int]] = []
         pressure = Backpressure(self.stream, None, lambda: None)  # type: ignore[arg-type]
         self.peer = SimpleNamespace(role="", takes_credit=takes_credit, pressure=pressure, send=self.credit.append)
-        self.limits = BrokerLimits(lambda: None)
+        self.limits = BrokerLimits(lambda _: None, {"public", "role:ann"})
         self.made: list[LimitedProducer] = []
 
     async def limit(self, **limits: int) -> None:
@@ -423,7 +423,7 @@ def test_an_offset_that_the_peer_has_made_up_does_not_change_the_count() -> None
 
 def test_transactions_count_while_they_are_begun_and_a_name_counts_once() -> None:
     async def main() -> None:
-        limits = BrokerLimits(lambda: None)
+        limits = BrokerLimits(lambda _: None, {"role:ann"})
         limits.note(keys.limits("role:ann"), Limits(open_transactions_max=2).to_json())
         await asyncio.sleep(0)
 

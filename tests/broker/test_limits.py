@@ -34,8 +34,8 @@ LEAVES_SECONDS = 1_000  # bytes a second: one blob owes more seconds than a test
 
 
 def quotas(broker: Broker) -> Any:
-    assert broker._limiting is not None
-    return broker._limiting.quotas
+    assert broker.limiting is not None
+    return broker.limiting.quotas
 
 
 async def limited(broker: Broker, resource: str, **limits: Any) -> None:
@@ -549,7 +549,7 @@ async def test_limits_that_cannot_be(start_broker: Any, resource: str, limits: A
     async with start_broker() as broker:
         with pytest.raises(InvalidArgumentError, match=text):
             await broker.admin.set_limits(resource, limits)
-        assert broker._limiting is None
+        assert broker.limiting is None
 
 
 async def test_limits_outlive_a_restart_and_a_damaged_record_limits_nothing(start_broker: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from engine.aio.tasks import Supervisor
 from engine.broker.limits.elsewhere import PARTS, Elsewhere, Scope, Used
 from engine.broker.limits.limits import BrokerLimits
 from engine.broker.upkeep.rate_shares import RateShares
@@ -14,7 +15,7 @@ from engine.clock import SystemClock
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import Session
-from engine.model.limits import Limit
+from engine.model.limits import Limit, Limits
 
 SCOPE: Scope = ("total acme", "publish")
 
@@ -85,35 +86,46 @@ class Member:
         self._store = store
         self._current: Session | None = None
 
+    @property
+    def session_id(self) -> int | None:
+        return None if self._current is None else self._current.id
+
     async def session(self) -> Session:
         if self._current is None:
             self._current = await self._store.session()
         return self._current
 
     async def lose(self) -> None:
-        """Its session ends, with all that is said in it, and the next call begins another."""
+        """Its session ends, with all that is said in it, and another one begins."""
         assert self._current is not None
         await self._current.close()
-        self._current = None
+        self._current = await self._store.session()
 
 
 async def test_what_a_broker_shows_is_shown_again_when_its_session_was_lost() -> None:
     clock = SystemClock()
     store = MemoryMetadataStore(clock)
     member = Member(store)
-    limits = BrokerLimits(lambda: None)
-    bucket = limits._bucket(SCOPE[0], SCOPE[1], None, Limit(1_000, "public"))
-    rounds = RateShares(store, limits, cast(Any, member), clock)
+    limits, tasks = BrokerLimits(lambda _: None, {"acme"}), Supervisor("test")
+    limits.note(keys.limits("acme"), Limits(total_publish_bytes_per_s=1_000).to_json())
+    limits.settle()
+    bucket = limits._bucket(SCOPE[0], SCOPE[1], None, Limit(1_000, "acme"))
+    rounds = RateShares(store, limits, cast(Any, member), clock, tasks)
+    key = keys.shown(keys.SHARES, "acme", member.url)
 
     async def check() -> bool:
         bucket.granted_bytes += 10_000  # far more than the rate: it has used all of it
         await rounds.check()
-        return await store.get(keys.shown(keys.SHARES, member.url)) is not None
+        return await store.get(key) is not None
 
     await rounds.check()
     assert await check()
     await member.lose()
-    assert await store.get(keys.shown(keys.SHARES, member.url)) is None
-    await check()  # sees that it is gone
+    assert await store.get(key) is None
     assert await check()
+    limits.note(keys.limits("acme"), None)
+    limits.settle()
+    await rounds.check()
+    assert await store.get(key) is None, "there is no rate any more"
+    await tasks.close()
     await store.close()

@@ -1,4 +1,4 @@
-"""What a broker watches, hears and keeps of a cluster does not grow with the topics of the others. On a real etcd."""
+"""What a broker watches, hears and keeps of a cluster does not grow with what others have. On a real etcd."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 from pyroaring import BitMap64
 
 from engine.broker.hosting.ownership import INDEX_OWNERS, Owner
+from engine.broker.limits.elsewhere import Used
 from engine.broker.server import Broker
 from engine.broker.settings.config import BrokerConfig
 from engine.client.client import AsyncClient
@@ -31,6 +32,7 @@ from engine.metadata.etcd.store import EtcdMetadataStore
 from engine.metadata.store import Put, Session
 from engine.model.hashrange import HashRange
 from engine.model.layout import SegmentLayout
+from engine.model.limits import Limits
 from engine.model.names import SegmentName, TopicName
 from engine.model.reply_topics import reply_topic
 from engine.model.subscriptions import InitialPosition, SubscriptionMetadata
@@ -65,7 +67,8 @@ def is_foreign(text: str) -> bool:
 class Other:
     """Another broker, as far as its records go: it is live, leads its topics, owns their segments, and takes none.
 
-    Each of its topics has a subscription with a cursor, and a transaction is open for each.
+    Each of its topics has a subscription with a cursor, and a transaction is open for each. For each there are a tenant
+    and a role with limits, and it shows what it uses of them.
     """
 
     def __init__(self, metadata: EtcdMetadataStore, session: Session) -> None:
@@ -94,6 +97,17 @@ class Other:
         subscription = SubscriptionMetadata("s", InitialPosition.EARLIEST, term)
         yield Put(keys.subscription(topic, "s"), subscription.to_json())
         yield Put(keys.cursor(SegmentName(topic, HashRange.whole(), 0), "s"), pack(0, BitMap64()))
+        yield from self._limits(topic.local, term)
+
+    def _limits(self, name: str, term: int) -> Iterator[Put]:
+        """Of a tenant whose name begins as that of the client's topic does, and of a role."""
+        tenant, role = f"{BESIDE.tenant}-{name}", f"role:{name}"
+        limits = Limits(total_producers=term, total_publish_bytes_per_s=term).to_json()
+        for resource in (tenant, f"{tenant}/ns", role):
+            yield Put(keys.limits(resource), limits)
+        used = Used(used={f"total {tenant}\npublish": term}, held=[f"total {tenant}\npublish"])
+        for group in (tenant, role):
+            yield Put(keys.shown(keys.SHARES, group, OTHER_URL), msgspec.json.encode(used), session=self._session)
 
     def _begin(self, number: int, term: int) -> Put:
         """Of a transaction that is open for long."""
@@ -146,6 +160,7 @@ async def seen(etcd: Etcd, path: Path, count: int) -> Seen:
         store._hub._pass = counted  # type: ignore[method-assign]
         await other.own(range(count))
         async with AsyncClient(broker.service_url, token=TOKEN) as client:
+            await broker.admin.set_limits(BESIDE.tenant, {"total_publish_bytes_per_s": 1 << 40, "total_producers": 9})
             await broker.admin.create_topic(MINE, segments=1)
             producer = await client.producer(MINE)
             consumer = await client.queue_consumer(MINE, "s", initial_position="earliest")

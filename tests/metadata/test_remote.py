@@ -22,6 +22,7 @@ from engine.errors import (
 )
 from engine.limits import METADATA_CHANGES_MAX
 from engine.metadata import protocol
+from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.remote import RemoteMetadataStore
 from engine.metadata.sqlite import SqliteMetadataStore
 from engine.metadata.store import ABSENT, Append, ConflictError, EventKind, OutcomeUnknownError, Put, Stat
@@ -152,6 +153,34 @@ async def test_a_watch_goes_on_over_lost_connections_and_misses_nothing(served: 
     await served.store.delete("/w/1")
     await served.store.put("/w/3", b"", indexes={"i": "a"})
     assert by_key(await take(watch, 2)) == by_key(await take(by_index, 2)) == [(DELETE, "/w/1"), (PUT, "/w/3")]
+
+
+async def test_a_watch_of_one_key_goes_on_over_lost_connections(served: Served) -> None:
+    client, other = await served.client(), await served.client()
+    watch = client.watch_key("/w/1")
+    assert await take(watch, 1) == [(END, "")]
+    await other.put("/w/12", b"")
+    await other.put("/w/1", b"")
+    assert await take(watch, 1) == [(PUT, "/w/1")]
+    served.cut()
+    await served.store.put("/w/13", b"")
+    await served.store.delete("/w/1")
+    assert await take(watch, 1) == [(DELETE, "/w/1")]
+
+
+async def test_a_service_of_an_older_build_tells_of_all_that_begins_likewise_and_it_is_passed_over(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = await served.client(), await served.client()
+    monkeypatch.setattr(MemoryMetadataStore, "watch_key", MemoryMetadataStore.watch)
+    await other.put("/w/12", b"")
+    await other.put("/w/1", b"")
+    watch = client.watch_key("/w/1")
+    assert await take(watch, 2) == [(PUT, "/w/1"), (END, "")]
+    await other.put("/w/12", b"")
+    await other.delete("/w/12")
+    await other.delete("/w/1")
+    assert await take(watch, 1) == [(DELETE, "/w/1")]
 
 
 def by_key(events: list[tuple[EventKind, str]]) -> list[tuple[EventKind, str]]:

@@ -303,3 +303,27 @@ async def test_index_watch_follows_records_in_and_out_of_its_range(store):
     watch.close()
     await store.put("/r/3", b"", indexes={"due": "01"})
     assert watch.owed == 0
+
+
+async def test_a_watch_of_one_key_hears_of_no_other(store):
+    names = ["/limits/a", "/limits/a%2Fb", "/limits/a-b", "/limits/ab", "/limits/a%20b"]
+    for name in names:
+        await store.put(name, b"1")
+    watch, all_of_them = store.watch_key("/limits/a"), store.watch("/limits/a")
+    assert shown(await take(watch, 2)) == [(PUT, "/limits/a"), (SNAPSHOT_END, "")]
+    await take(all_of_them, len(names) + 1)
+    for name in reversed(names):
+        await store.put(name, b"2")
+    (event,) = await take(watch, 1)
+    assert (event.key, event.record.value) == ("/limits/a", b"2")
+    await store.delete("/limits/ab")
+    await store.delete("/limits/a")
+    assert shown(await take(watch, 1)) == [(DELETE, "/limits/a")]
+    await store.put("/limits/a", b"3")
+    assert shown(await take(watch, 1)) == [(PUT, "/limits/a")]
+    assert watch.owed == 0
+    watch.close()
+    absent = store.watch_key("/limits/z")
+    assert shown(await take(absent, 1)) == [(SNAPSHOT_END, "")]
+    await store.put("/limits/z", b"")
+    assert shown(await take(absent, 1)) == [(PUT, "/limits/z")]

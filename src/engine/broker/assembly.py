@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from engine.broker.addresses import Addresses
 from engine.broker.admin.administration import Administration
 from engine.broker.admin.cluster_admin import ClusterAdmin
-from engine.broker.admin.dynamic import DynamicConfig
+from engine.broker.admin.dynamic import DynamicConfig, FollowedLimits
 from engine.broker.cluster.broker_calls import BrokerCalls
 from engine.broker.cluster.handover import Handovers
 from engine.broker.cluster.membership import Membership
@@ -66,7 +66,7 @@ class Foundation:
     objects: ObjectLogs | None
     grant_noted: Callable[[str, bytes | None], object]  # a grant was changed here
     rights: Callable[[], Rights]
-    limit_noted: Callable[[str, bytes | None], object]  # a limit was changed here
+    limits: FollowedLimits
     audit: Callable[[], Audit | None]  # the audit log, if there is one
 
 
@@ -124,6 +124,8 @@ def build(base: Foundation, observed: Observed) -> Parts:
     )
     stocktaking = Stocktaking(segments, members.ownership, base.store, base.metadata, base.memory.list_pace)
     service.topic_created = stocktaking.topic_created
+    segments.admit, segments.inventory.came = base.limits.ready, base.limits.follow
+    service.go_by(base.limits.ready)
     loops: list[Loop] = [
         ("transactions", transactions.run),
         ("retention", retention.run),
@@ -179,7 +181,7 @@ def _admin(
         cluster=cluster,
         metrics=partial(_metrics_page, observed),
         rights=RightsRecords(base.metadata, service.list_namespaces, base.grant_noted, base.rights),
-        limits=LimitRecords(base.metadata, base.limit_noted),
+        limits=LimitRecords(base.metadata, base.limits.note),
         backups=backups,
     )
 

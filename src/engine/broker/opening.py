@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.broker.admin.dynamic import FollowedLimits
 from engine.broker.settings.config import BrokerConfig
 from engine.broker.upkeep.unexplained import check_explained
 from engine.clock import Clock, SystemClock
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     import random
 
     from engine.broker.hosting.object_logs import ObjectLogs
+    from engine.broker.limits.limits import BrokerLimits
+    from engine.broker.server import Broker
     from engine.metadata.etcd.store import EtcdMetadataStore
     from engine.storage.objects.ports import ObjectStore
     from engine.storage.objects.remote import RemoteObjectStore
@@ -45,6 +48,23 @@ _ATTEMPTS_MAX = 8
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}  # from link()
 
 log = logging.getLogger(__name__)
+
+
+def followed_limits(broker: Broker, metadata: MetadataStore) -> FollowedLimits:
+    """The limits of what is at a broker; what goes by them is loaded with the first one."""
+
+    def begin() -> BrokerLimits:
+        from engine.broker.limiting import Limiting
+
+        broker.limiting = Limiting(broker)
+        return broker.limiting.limits
+
+    def here() -> set[str]:
+        from engine.broker.limiting import groups_here
+
+        return groups_here(broker)
+
+    return FollowedLimits(metadata, begin, here, broker.tasks)
 
 
 async def open_metadata(

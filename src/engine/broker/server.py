@@ -14,7 +14,7 @@ from engine.aio.semaphore import PoolStatistics
 from engine.aio.tasks import Supervisor
 from engine.aio.workers import Submits, Workers
 from engine.broker.addresses import Addresses
-from engine.broker.admin.dynamic import DynamicConfig, FollowedLimits
+from engine.broker.admin.dynamic import CLUSTER, DynamicConfig
 from engine.broker.assembly import Foundation, Parts, build, storage_config
 from engine.broker.cluster.broker_calls import BrokerCalls
 from engine.broker.cluster.joinable import Joinable
@@ -22,7 +22,7 @@ from engine.broker.cluster.membership import Membership
 from engine.broker.hosting.open_segments import OpenSegments
 from engine.broker.hosting.open_subscriptions import OpenSubscriptions
 from engine.broker.hosting.segment_host import SegmentHosting
-from engine.broker.opening import open_metadata
+from engine.broker.opening import followed_limits, open_metadata
 from engine.broker.pools.latency import BrokerMetrics
 from engine.broker.pools.partial_frames import HalfFrames
 from engine.broker.pools.pools import BrokerMemory
@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from engine.broker.admin.service import AdminService
     from engine.broker.hosting.object_logs import ObjectLogs
     from engine.broker.limiting import Limiting
-    from engine.broker.limits.limits import BrokerLimits
     from engine.broker.metrics.ports import Elsewhere
     from engine.broker.revocation import Revocation
     from engine.broker.rights.rights import Rights
@@ -123,7 +122,7 @@ class Broker:
         self.identities = Identities(self.doors.attempts, lambda: self.config)
         self._rights: Rights | None = None
         self._following: Revocation | None = None  # where there are roles
-        self._limiting: Limiting | None = None  # with the first limit of a topic, namespace, tenant or role
+        self.limiting: Limiting | None = None  # with the first limit of a tenant or role that is here
         self._data = Path(data)
         self._disk: Disk = disk or OsDisk()
         self.joinable = joinable
@@ -243,6 +242,7 @@ class Broker:
         try:
             await self._open()
         except BaseException:
+            await self.tasks.close()
             if self._parts is not None:
                 await self._parts.members.close()
             await self._release()
@@ -281,7 +281,7 @@ class Broker:
             clock=self.clock,
             serving_since=self._serving_since,
         )
-        limits = FollowedLimits(metadata, self._begin_limits)
+        self.memory.followed = limits = followed_limits(self, metadata)
         base = Foundation(
             objects=self._object_logs(metadata),
             store=store,
@@ -295,7 +295,7 @@ class Broker:
             environment=environment,
             grant_noted=self._grant_noted,
             rights=lambda: self.rights,
-            limit_noted=limits.note,
+            limits=limits,
             audit=lambda: None if self.config.audit_log is None else self.rights.audit,
         )
         parts = self._parts = build(base, self)
@@ -309,7 +309,7 @@ class Broker:
             await following.grants.start()
             self.rights.use(following.grants, following.changes, self.store.rng)
             self.tasks.spawn(following.follow_identities(), "identities")
-        self.tasks.spawn(await limits.start(), "watch of the limits")
+        await limits.ready(CLUSTER)
         if self.config.tls_cert is not None:
             from engine.broker.settings.certificate_files import CertificateFiles
 
@@ -571,12 +571,6 @@ class Broker:
     def _grant_noted(self, key: str, value: bytes | None) -> None:
         if self._following is not None:
             self._following.note(key, value)
-
-    def _begin_limits(self) -> BrokerLimits:
-        from engine.broker.limiting import Limiting
-
-        self._limiting = Limiting(self)
-        return self._limiting.limits
 
     # -- housekeeping ----------------------------------------------------------------------------------------------
 

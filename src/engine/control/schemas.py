@@ -37,10 +37,10 @@ class TopicSchemas:
             for _ in known.comparisons(schema, producer=producer):
                 await asyncio.sleep(0)  # a check takes milliseconds at most; let the loop serve other work in between
             wanted = known.extended(schema, producer=producer)
-            if self._resources.limits is not None and wanted != known:
+            if wanted != known and (limits := await self._resources.limits_of(topic.tenant)) is not None:
                 from engine.control.base.quotas import check_schemas
 
-                check_schemas(self._resources, topic, len(wanted.versions))
+                check_schemas(limits, topic, len(wanted.versions))
             if wanted == known or await self._save(topic, wanted, version):
                 return wanted
         raise EngineError(f"the schema of {topic} keeps changing; try again")

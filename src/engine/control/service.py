@@ -48,7 +48,7 @@ from engine.model.subscriptions import (
 )
 
 if TYPE_CHECKING:
-    from engine.control.base.quotas import KnownLimits
+    from engine.control.base.quotas import LimitsOf
     from engine.control.schemas import TopicSchemas
     from engine.control.segment_admin import SegmentAdmin
     from engine.control.shape.shape import Plan
@@ -114,9 +114,9 @@ class ScalableTopicService:
         if shared and brokers is not None:  # of most topics nothing is heard when the broker that led them is gone
             brokers.changed.append(self._controllers.resumption.search)
 
-    def go_by(self, limits: KnownLimits) -> None:
-        """Refuse topics, subscriptions and schemas beyond these limits from now on."""
-        self._resources.limits = limits
+    def go_by(self, limits_of: LimitsOf) -> None:
+        """Refuse topics, subscriptions and schemas beyond the limits of their tenants from now on."""
+        self._resources.limits_of = limits_of
 
     @cached_property
     def schemas(self) -> TopicSchemas:
@@ -187,10 +187,10 @@ class ScalableTopicService:
         if not self.config.new_topics:
             raise UnsupportedError(f"{name} is not created: this broker creates no topics (scalable_topic_enabled)")
         await self._resources.check_new_topic(name, properties or {})
-        if self._resources.limits is not None:
+        if (limits := await self._resources.limits_of(name.tenant)) is not None:
             from engine.control.base.quotas import check_topics
 
-            await check_topics(self._resources, name)
+            await check_topics(limits, self._resources, name)
         policies = await self.get_namespace_policies(f"{name.tenant}/{name.namespace}")
         config = self.config
         config.check_durability(chosen := durability or policies.durability or config.durability)
@@ -553,9 +553,9 @@ class ScalableTopicService:
             raise NotFoundError(f"{topic} does not exist")
         return found
 
-    def policies_above(self, tenant: str) -> TopicPolicies:
+    async def policies_above(self, tenant: str) -> TopicPolicies:
         """What the tenant, or else the cluster, says where no policy does."""
-        return NOTHING_SAID if (known := self._resources.limits) is None else known.of_messages(tenant)
+        return NOTHING_SAID if (found := await self._resources.limits_of(tenant)) is None else found.of_messages(tenant)
 
     async def policies_said(self, topic: TopicName) -> dict[str, Any]:
         """What the topic, or else its namespace, says of its messages, field by field."""

@@ -19,9 +19,9 @@ CONFIGURATION = "/configuration/"
 GRANTS = "/grants/"
 LIMITS = "/limits/"
 TENANTS = "/tenants/"
-USAGE = "/usage/"  # holds what each broker stores of what has limits, by the broker's URL; ephemeral
-PRESENT = "/present/"  # holds what is at each broker, of what has limits, by the broker's URL; ephemeral
-SHARES = "/shares/"  # holds which parts of rates each broker uses, by the broker's URL; ephemeral
+USAGE = "/usage/"  # holds what each broker stores of a tenant, a role or "*" that has limits, see shown(); ephemeral
+PRESENT = "/present/"  # likewise what is at each broker; ephemeral
+SHARES = "/shares/"  # likewise which parts of rates each broker uses; ephemeral
 BALANCER = "/balancer"  # holds the URL of the broker that balances the others; ephemeral
 SWEEPER = "/sweeper"  # holds the URL of the broker that sweeps the object store; ephemeral
 STORE = "/store"  # holds the store's Identity: its number, and the generation of the last start
@@ -29,6 +29,8 @@ DIRECTORY = "/directory"  # holds the number of the data directory that brokers 
 CLAIMS = "/claims"  # holds the key of the seals of claims to exclusive access
 LEVEL = "/level"  # holds the level at which a cluster is: what its brokers may write
 LOAD = "load"  # last path component of a segment's load report
+ROLE = "role:"  # begins what the limits of a role are of
+BELOW = "%2F"  # "/" in a component
 LAST = "\U0010ffff"  # sorts behind every key
 
 
@@ -108,9 +110,40 @@ def limited(key: str) -> str:
     return decode(key.removeprefix(LIMITS))
 
 
-def shown(prefix: str, url: str) -> str:
-    """Holds what a broker shows the others below USAGE, PRESENT or SHARES; ephemeral."""
-    return f"{prefix}{encode(url)}"
+def limit_group(resource: str) -> str:
+    """Of what has limits: the tenant, "*", or the role itself, whose limits are followed together."""
+    return resource.partition("/")[0]
+
+
+def limit_parts(group: str) -> tuple[str, ...]:
+    """What holds the limits of a group: its own key and, of what is no role, the prefix of all others, which ends in
+    BELOW. They are no single range: "a+b" sorts between "a" and "a/".
+    """
+    own = limits(group)
+    return (own,) if group.startswith(ROLE) else (own, own + BELOW)
+
+
+def limit_part(key: str) -> str:
+    """Which of limit_parts() holds a key as of limits()."""
+    resource = limited(key)
+    group = limit_group(resource)
+    return key if resource == group else limits(group) + BELOW
+
+
+def shown_by_all(prefix: str, group: str) -> str:
+    """The prefix of what brokers show each other of a group, below USAGE, PRESENT or SHARES."""
+    return f"{prefix}{encode(group)}/"
+
+
+def shown(prefix: str, group: str, url: str) -> str:
+    """Holds what one broker shows there; ephemeral."""
+    return shown_by_all(prefix, group) + encode(url)
+
+
+def shown_of(key: str) -> tuple[str, str]:
+    """Undo shown(): (group, url). Raises ValueError."""
+    _, _, group, url = key.split("/")
+    return decode(group), decode(url)
 
 
 def namespace(tenant: str, name: str) -> str:

@@ -32,7 +32,7 @@ from engine.metadata.store import (
     Stat,
 )
 from engine.metadata.table import NO_INDEXES, Table, is_served
-from engine.metadata.watches import IndexWatch, PrefixWatch, TableWatch, WatchHub
+from engine.metadata.watches import IndexWatch, KeyWatch, PrefixWatch, TableWatch, WatchHub
 
 T = TypeVar("T")
 W = TypeVar("W", bound=TableWatch)
@@ -187,6 +187,10 @@ class LocalStore(ABC):
     def watch(self, prefix: str, from_version: int | None = None) -> PrefixWatch:
         self._check_open()
         return self._own(self._hub.watch_prefix(prefix, from_version))
+
+    def watch_key(self, key: str) -> KeyWatch:
+        self._check_open()
+        return self._own(self._hub.watch_key(key))
 
     def watch_index(self, index: str, start: str, end: str) -> IndexWatch:
         self._check_open()

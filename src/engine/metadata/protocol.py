@@ -143,11 +143,14 @@ class WriteAll(_Message, tag=10, frozen=True):
 
 
 class Watch(_Message, tag=11, frozen=True):
-    """-> Events, until Unwatch, or WatchFailed."""
+    """-> Events, until Unwatch, or WatchFailed. `alone`: of the record whose key is `prefix`; a service of an older
+    build passes that over, and reports all records whose keys begin so.
+    """
 
     watch: int
     prefix: str
     from_version: int | None
+    alone: bool = False
 
 
 class WatchIndex(_Message, tag=12, frozen=True):

@@ -60,7 +60,7 @@ from engine.metadata.protocol import List as ListRecords
 from engine.metadata.protocol import Outcomes as AllOutcomes
 from engine.metadata.remote_link import Link, dial
 from engine.metadata.remote_session import RemoteSession
-from engine.metadata.remote_watch import RemoteWatch
+from engine.metadata.remote_watch import RemoteWatch, Watched
 from engine.metadata.store import (
     ANY,
     Append,
@@ -478,10 +478,13 @@ class RemoteMetadataStore:
     def watch(self, prefix: str, from_version: int | None = None) -> RemoteWatch:
         return self._watch(prefix, from_version)
 
+    def watch_key(self, key: str) -> RemoteWatch:
+        return self._watch((key,), None)
+
     def watch_index(self, index: str, start: str, end: str) -> RemoteWatch:
         return self._watch((index, start, end), None)
 
-    def _watch(self, what: str | tuple[str, str, str], from_version: int | None) -> RemoteWatch:
+    def _watch(self, what: Watched, from_version: int | None) -> RemoteWatch:
         self.check_open()
         watch = RemoteWatch(self._next_id(), what, from_version, self._unwatch)
         request = _packed(watch.request())

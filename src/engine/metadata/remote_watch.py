@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable
 from engine.metadata import protocol
 from engine.metadata.store import Event, EventKind
 
+Watched = str | tuple[str] | tuple[str, str, str]  # a prefix, (key,), or (index, start, end)
+
 _NO_KEY = ""
 _READ_AT_ONCE = 64  # events, then the loop serves other work
 
@@ -28,12 +30,11 @@ class RemoteWatch:
     what it knew before.
     """
 
-    def __init__(
-        self, ident: int, what: str | tuple[str, str, str], from_version: int | None, ended: Callable[[int], None]
-    ) -> None:
-        """`what`: a prefix, or (index, start, end). `ended`: called with `ident` when it is closed."""
+    def __init__(self, ident: int, what: Watched, from_version: int | None, ended: Callable[[int], None]) -> None:
+        """`ended`: called with `ident` when it is closed."""
         self.ident = ident
         self._what = what
+        self._alone = what[0] if isinstance(what, tuple) and len(what) == 1 else None  # the only key
         self.ended = ended
         self._passes = from_version is not None
         self._last = from_version  # the version to resume from; None: a snapshot is needed
@@ -55,6 +56,8 @@ class RemoteWatch:
         self.begin_anew()
         if isinstance(self._what, str):
             return protocol.Watch(self.ident, self._what, self._last if self._whole else None)
+        if len(self._what) == 1:
+            return protocol.Watch(self.ident, self._what[0], None, alone=True)
         return protocol.WatchIndex(self.ident, *self._what)
 
     def begin_anew(self) -> None:
@@ -69,6 +72,8 @@ class RemoteWatch:
     def received(self, event: Event) -> None:
         """The next event of the service."""
         self._newest = max(self._newest, event.version)
+        if self._alone is not None and event.key not in (self._alone, _NO_KEY):
+            return  # of a service that knows prefixes alone
         if event.kind is EventKind.SNAPSHOT_END:
             self._snapshot_ended(event)
         elif event.record is not None:

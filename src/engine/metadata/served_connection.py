@@ -381,7 +381,9 @@ class ServedConnection:
         if ident in self._watches:
             raise ProtocolError(f"the watch {ident} is running")
         try:
-            if isinstance(request, Watch):
+            if isinstance(request, Watch) and request.alone:
+                watch = self._store.watch_key(request.prefix)
+            elif isinstance(request, Watch):
                 watch = self._store.watch(request.prefix, request.from_version)
             else:
                 watch = self._store.watch_index(request.index, request.start, request.end)

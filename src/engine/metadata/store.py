@@ -259,6 +259,9 @@ class MetadataStore(Protocol):
         SNAPSHOT_END: a key that the reader knew and the snapshot did not show was deleted).
         """
 
+    def watch_key(self, key: str) -> Watch:
+        """Changes of one record, and of none whose key only begins likewise; starts with a snapshot."""
+
     def watch_index(self, index: str, start: str, end: str) -> Watch:
         """Changes of records whose key in `index` is (or, on DELETE, was) in [start, end); starts with a snapshot."""
 

@@ -162,6 +162,19 @@ class PrefixWatch(TableWatch):
         self._hub.drop_prefix(self)
 
 
+class KeyWatch(PrefixWatch):
+    """Watches one key."""
+
+    def matches(self, row: Row) -> bool:
+        key: str = row.record.key
+        return key == self.prefix
+
+    def notice(self, change: Change) -> None:
+        """Queue a change, whose key begins as the watched one does."""
+        if change.key == self.prefix:
+            super().notice(change)
+
+
 class IndexWatch(TableWatch):
     """Watches records whose key in an index lies in a range."""
 
@@ -245,9 +258,19 @@ class WatchHub:
         else:
             keys = self.table.keys(prefix, prefix_end(prefix)) if prefix else list(self.table.rows)
             watch.start(Snapshot(self.table, keys))
-        self._by_prefix.setdefault(prefix, {})[watch] = None
-        self._lengths.setdefault(_head_of(prefix), Counter())[len(prefix)] += 1
+        self._add(watch)
         return watch
+
+    def watch_key(self, key: str) -> KeyWatch:
+        """A started watch over one key."""
+        watch = KeyWatch(self, key)
+        watch.start(Snapshot(self.table, [key] if key in self.table.rows else []))
+        self._add(watch)
+        return watch
+
+    def _add(self, watch: PrefixWatch) -> None:
+        self._by_prefix.setdefault(watch.prefix, {})[watch] = None
+        self._lengths.setdefault(_head_of(watch.prefix), Counter())[len(watch.prefix)] += 1
 
     def watch_index(self, index: str, start: str, end: str) -> IndexWatch:
         """A started watch over a range of an index."""

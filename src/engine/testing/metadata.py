@@ -140,6 +140,10 @@ class FaultyMetadataStore:
         """See MetadataStore; events come late."""
         return self._watching(self._inner.watch(prefix, from_version))
 
+    def watch_key(self, key: str) -> Watch:
+        """See MetadataStore; events come late."""
+        return self._watching(self._inner.watch_key(key))
+
     def watch_index(self, index: str, start: str, end: str) -> Watch:
         """See MetadataStore; events come late."""
         return self._watching(self._inner.watch_index(index, start, end))

@@ -1,29 +1,45 @@
-"""Limits that change at run time: kept in the metadata store, watched by every broker, persistent over restarts.
+"""What changes at run time: kept in the metadata store, watched by brokers, persistent over restarts.
 
-Such a value overrides file, environment and arguments until it is unset (PIP-442 "rollout").
+A setting overrides file, environment and arguments until it is unset (PIP-442 "rollout"), at every broker. Limits of
+tenants and roles are followed by the brokers where something is of them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import builtins
+import contextlib
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.aio.tasks import Supervisor
 from engine.broker.settings.config import BrokerConfig, setting
 from engine.broker.settings.current import CurrentConfig
-from engine.errors import InvalidArgumentError, InvalidConfigurationError
+from engine.errors import (
+    AlreadyClosedError,
+    EngineError,
+    InvalidArgumentError,
+    InvalidConfigurationError,
+    TimeoutError,
+)
 from engine.metadata import keys
-from engine.metadata.following import follow
-from engine.metadata.store import Event, EventKind, MetadataStore
+from engine.metadata.following import Choice, follow
+from engine.metadata.store import Event, EventKind, MetadataStore, Watch
 
 if TYPE_CHECKING:
     from engine.broker.limits.limits import BrokerLimits
 
 log = logging.getLogger(__name__)
+
+CLUSTER: Final = "*"  # as of model.rights, which most engines do not load
+EACH_ROLE: Final = f"{keys.ROLE}*"
+TOLD_S_MAX = 20.0  # until the store has told the limits of a tenant or role
+IDLE_MAX = 256  # tenants and roles whose limits are followed although nothing here is of them
+_LOOK_EACH = 64  # new ones, when more idle ones than that are looked for
 
 # Users of one of these read the CurrentConfig at each use, or follow it.
 DYNAMIC = (
@@ -166,24 +182,66 @@ class DynamicConfig:
 
 
 class FollowedLimits:
-    """The limits in the metadata store; what goes by them is loaded with the first one, by `begin`."""
+    """The limits in the metadata store: those of the cluster, and of each tenant and role that something here is of.
 
-    def __init__(self, metadata: MetadataStore, begin: Callable[[], BrokerLimits]) -> None:
+    A *group* is "*", a tenant with all that lies below it, or "role:NAME"; with a role "role:*" is followed. Whatever
+    brings something of a group here awaits ready() before: so that what is here is checked at once, and never against
+    limits that are not known. `here` tells which groups something is of; others stay followed, IDLE_MAX of them, and
+    those go first that were asked for the longest ago.
+
+    What goes by limits is loaded with the first one, by `begin`. Loop thread only; watches end with `tasks`.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        begin: Callable[[], BrokerLimits],
+        here: Callable[[], Collection[str]],
+        tasks: Supervisor,
+    ) -> None:
+        self.told: dict[str, None] = {}  # the groups whose limits are known, in the order in which they were asked for
         self._metadata = metadata
         self._begin = begin
+        self._here = here
+        self._tasks = tasks
         self._limits: BrokerLimits | None = None
+        self._asking: dict[str, asyncio.Task[None]] = {}  # those that are not ready yet
+        self._keys: dict[str, set[str]] = {}  # of the records, by the part of a group
+        self._parts = Choice(metadata, self._watch, self._heard, self._known, tasks, "the limits {}".format)
+        self._new = 0  # groups, since idle ones were looked for
 
-    async def start(self) -> Coroutine[Any, Any, None]:
-        """Take over those that are stored; what follows their changes. Raises what the metadata store raises."""
-        for record in await self._metadata.newest.list(keys.LIMITS, keys.prefix_end(keys.LIMITS)):
-            self.note(record.key, record.value)
-        watch = partial(self._metadata.watch, keys.LIMITS)
-        return follow(self._metadata, watch, self._heard, self._known, what="the limits")
+    async def ready(self, group: str, within_s: float = TOLD_S_MAX) -> BrokerLimits | None:
+        """Wait until the limits of a group are known, with what other brokers show of it; None: none are known here.
+
+        Raises TimeoutError (the store does not tell them), AlreadyClosedError.
+        """
+        if not self.is_ready(group):
+            await self._wait(group, within_s)
+        self.told[group] = self.told.pop(group)
+        return self._limits
+
+    def is_ready(self, group: str) -> bool:
+        """Whether ready() need not be awaited."""
+        return group in self.told and group not in self._asking
+
+    def follow(self, group: str) -> None:
+        """Begin to, where it is not followed."""
+        if group not in self.told and group not in self._asking:
+            with contextlib.suppress(AlreadyClosedError):
+                self._ask(group)
 
     def note(self, key: str, value: bytes | None) -> None:
-        """Take a record over, None where it was deleted."""
-        if self._limits is None and value is not None:
-            self._limits = self._begin()
+        """Take a record over, None where it was deleted; of a group that is followed."""
+        part = keys.limit_part(key)
+        if part not in self._parts:
+            return
+        known = self._keys.setdefault(part, set())
+        if value is None:
+            known.discard(key)
+        else:
+            known.add(key)
+            if self._limits is None:
+                self._limits = self._begin()
         if self._limits is not None:
             self._limits.note(key, value)
 
@@ -191,8 +249,76 @@ class FollowedLimits:
         if event.kind is not EventKind.SNAPSHOT_END:
             self.note(event.key, None if event.record is None else event.record.value)
 
-    def _known(self) -> list[str]:
-        return [] if self._limits is None else self._limits.keys()
+    def _watch(self, part: str) -> Watch:
+        return self._metadata.watch(part) if part.endswith(keys.BELOW) else self._metadata.watch_key(part)
+
+    def _known(self, part: str) -> Collection[str]:
+        return self._keys.get(part, ())
+
+    # -- beginning and end -----------------------------------------------------------------------------------------
+
+    async def _wait(self, group: str, within_s: float) -> None:
+        try:
+            async with asyncio.timeout(within_s):
+                while not self.is_ready(group):
+                    task = self._asking.get(group) or self._ask(group)
+                    await asyncio.wait([task])
+                    if task.cancelled():
+                        raise _closing()
+                    task.result()
+        except builtins.TimeoutError as e:
+            if isinstance(e, EngineError):
+                raise
+            raise TimeoutError(
+                f"the metadata store did not tell the limits of {group} within {within_s:g} s; try again"
+            ) from None
+
+    def _ask(self, group: str) -> asyncio.Task[None]:
+        task = self._tasks.spawn(self._tell(group), f"limits of {group}")
+        if task is None:
+            raise _closing()
+        self._asking[group] = task
+        task.add_done_callback(lambda done: self._asking.pop(group, None))
+        return task
+
+    async def _tell(self, group: str) -> None:
+        if group.startswith(keys.ROLE) and group != EACH_ROLE:
+            await self._wait(EACH_ROLE, TOLD_S_MAX)
+        if group not in self.told:
+            parts = keys.limit_parts(group)
+            for part in parts:
+                if part not in self._parts:
+                    self._parts.add(part)
+            for part in parts:
+                await self._parts.shown(part)
+            self.told[group] = None
+            self._new += 1
+        if self._limits is not None:
+            self._limits.settle()
+            await self._limits.meet_others(group)
+        if self._new >= _LOOK_EACH:
+            self._new = 0
+            self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        used = {CLUSTER, EACH_ROLE, *self._asking, *self._here()}
+        idle = [group for group in self.told if group not in used]
+        for group in idle[: max(len(idle) - IDLE_MAX, 0)]:
+            self._drop(group)
+
+    def _drop(self, group: str) -> None:
+        del self.told[group]
+        for part in keys.limit_parts(group):
+            self._parts.drop(part)
+            for key in self._keys.pop(part, ()):
+                if self._limits is not None:
+                    self._limits.note(key, None)
+        if self._limits is not None:
+            self._limits.forget()
+
+
+def _closing() -> AlreadyClosedError:
+    return AlreadyClosedError("the broker is closing")
 
 
 def _dynamic(name: str) -> str:

@@ -89,7 +89,8 @@ class LocalAdmin:
         policies = await self._service.get_namespace_policies(namespace)
         if own:
             return policies.to_mapping()
-        return resolved(policies, self._service.policies_above(namespace.split("/")[0]), _policies_of(self._config))
+        above = await self._service.policies_above(namespace.split("/")[0])
+        return resolved(policies, above, _policies_of(self._config))
 
     async def set_namespace_policies(self, namespace: str, policies: Mapping[str, Any]) -> None:
         """Change the named policies; others stay."""
@@ -105,7 +106,7 @@ class LocalAdmin:
         if own:
             return policies.to_mapping()
         namespace = await self._service.get_namespace_policies(f"{name.tenant}/{name.namespace}")
-        above = self._service.policies_above(name.tenant)
+        above = await self._service.policies_above(name.tenant)
         found = resolved(policies, namespace, above, _policies_of(self._config))
         return {name: found[name] for name in policies.to_mapping()}
 

@@ -9,7 +9,7 @@ lists, however many records there are.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,7 @@ class Inventory:
         self._ranked: list[StoredSegment] = []  # by backlog, then size, the largest first
         self._totals: dict[str, Totals] = {}  # by namespace
         self._taken = 0
+        self.came: Callable[[str], object] = lambda tenant: None  # the first segment of a namespace has
 
     def __len__(self) -> int:
         return len(self._ranked)
@@ -99,7 +100,11 @@ class Inventory:
         self._taken += 1
         record.rank = (-record.backlog, -record.size_bytes, self._taken)
         insort(self._ranked, record, key=_rank)
-        self._totals.setdefault(namespace_of(topic), Totals()).add(record)
+        totals = self._totals.get(namespace_of(topic))
+        if totals is None:
+            totals = self._totals[namespace_of(topic)] = Totals()
+            self.came(topic.tenant)
+        totals.add(record)
 
     def drop(self, name: SegmentName) -> None:
         """Remove the record of a segment, if there is one."""
@@ -110,6 +115,10 @@ class Inventory:
             self._out(record)
             if not of_topic:
                 del self._topics[name.topic]
+
+    def tenants(self) -> set[str]:
+        """Those of the records."""
+        return {namespace.partition("/")[0] for namespace in self._totals}
 
     def of(self, topic: TopicName) -> list[StoredSegment]:
         """The records of a topic."""

@@ -58,6 +58,10 @@ class _Standing(enum.Enum):
     REPLACED = "replaced"  # its id is that of another segment: the topic was deleted and made anew
 
 
+async def _admit(tenant: str) -> None:
+    """Any tenant."""
+
+
 class OpenSegments:
     """Segments by name; opened when first needed, over the local storage.
 
@@ -97,6 +101,8 @@ class OpenSegments:
         self.inventory = Inventory()
         # Called when a segment was opened, closed or deleted; True: what the inventory has of it is to be taken anew.
         self.stirred: Callable[[SegmentName, bool], None] = lambda name, stale: None
+        # Awaited with a tenant before a segment of it is opened.
+        self.admit: Callable[[str], Coroutine[Any, Any, object]] = _admit
         self._closed = False
         self._loads = loads
         self._environment = environment
@@ -106,6 +112,11 @@ class OpenSegments:
 
     def __len__(self) -> int:
         return len(self._hosted)
+
+    def tenants(self) -> set[str]:
+        """Those of its segments, open or not."""
+        names = *self._hosted, *self._opening, *self._leaving
+        return {name.topic.tenant for name in names} | self.inventory.tenants()
 
     # -- opening ---------------------------------------------------------------------------------------------------
 
@@ -154,6 +165,7 @@ class OpenSegments:
             return None
 
     async def _open(self, spec: SegmentSpec, create: bool) -> HostedSegment:
+        await self.admit(spec.name.topic.tenant)
         permit = await self._loads.acquire(1)
         try:
             return await self._load(spec, create)

@@ -8,7 +8,7 @@ or gone, has a limit as well: above it no other one of the role attaches, until 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from engine.broker.limits.bucket import Bucket
 from engine.broker.limits.throttle import Throttle
@@ -32,6 +32,10 @@ class Debts:
 
     def __len__(self) -> int:
         return len(self._owed)
+
+    def __iter__(self) -> Iterator[tuple[TopicName, str]]:
+        """The topics and roles that owe something."""
+        return iter(self._owed)
 
     def owe(self, topic: TopicName, role: str, messages: int, size: int) -> None:
         """So much was sent beyond the credit, by a producer that is gone; 0 or below: nothing."""

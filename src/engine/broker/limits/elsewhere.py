@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.metadata.keys import limit_group
+
 Scope = tuple[str, str]  # what a rate is of, and the direction: as the key of a bucket
 PARTS = 64  # of a rate: as exactly as its use is told
 
 
 @dataclass(slots=True)
 class Used:
-    """What one broker shows of its last round. `used`: parts of the rate by "scope\\ndirection"; `held`: those of them
-    of which clients had to wait.
+    """What one broker shows of its last round, of a group. `used`: parts of the rate by "scope\\ndirection"; `held`:
+    those of them of which clients had to wait.
     """
 
     used: dict[str, int] = field(default_factory=dict)
@@ -33,6 +35,12 @@ class Used:
             self.used[name] = parts
         if held:
             self.held.append(name)
+
+
+def group_of(scope: Scope) -> str:
+    """What a rate is shown with: its tenant, its role, or "*". Sums are of what has no more than a slash."""
+    name = scope[0]
+    return limit_group(name if name.count("/") == 2 else name.removeprefix("total "))
 
 
 class Elsewhere:

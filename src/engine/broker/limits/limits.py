@@ -1,6 +1,6 @@
-"""`BrokerLimits`: the limits of all resources and roles, as this broker knows them, and what it counts for them.
+"""`BrokerLimits`: the limits of the tenants and roles that are here, and what this broker counts for them.
 
-It is made when there is the first limit in the cluster: a broker without limits has none of this. All limits are those
+It is made when there is the first limit of one of them: a broker without limits has none of this. All limits are those
 of the cluster: brokers tell each other what they use of rates (elsewhere.py), what is there (present.py), and what they
 store (upkeep/quotas.py); topics, subscriptions and schemas are counted in the metadata store.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,13 +19,14 @@ from engine.broker.limits.bucket import Bucket
 from engine.broker.limits.debts import Debts
 from engine.broker.limits.elsewhere import Elsewhere
 from engine.broker.limits.open_transactions import RoleTransactions
-from engine.broker.limits.present import NONE_ELSEWHERE, Attended, Others, Present, digest
-from engine.errors import EngineError, LimitExceededError
+from engine.broker.limits.present import NONE_ELSEWHERE, Attended, Others, Present, by_group, digest
+from engine.errors import EngineError, LimitExceededError, TimeoutError
 from engine.metadata import keys
 from engine.model import limits as model
-from engine.model.limits import ROLE, Limit, Limits
+from engine.model.limits import EACH_ROLE, ROLE, Limit, Limits
 from engine.model.names import SegmentName, TopicName
 from engine.model.policies import TopicPolicies
+from engine.model.rights import CLUSTER
 
 if TYPE_CHECKING:
     from engine.broker.limits.throttle import Throttle
@@ -49,10 +50,17 @@ class Remembering(Protocol):
 
 
 class BrokerLimits:
-    """Loop thread only. `changed` is called once after records have changed, in a later turn of the loop."""
+    """Loop thread only. `changed` is called once after records have changed, with their groups, in a later turn of the
+    loop. `told`: the groups whose limits are known; questions about others raise TimeoutError. A group is "*", a
+    tenant, or "role:NAME".
+    """
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[set[str]], None], told: Collection[str]) -> None:
         self._changed = changed
+        self._told = told
+        self._changes: set[str] = set()  # groups, since the records were applied
+        self._of: dict[tuple[str, ...], frozenset[str]] = {}  # groups by names of limits, see groups()
+        self.meet_others: Callable[[str], Awaitable[None]] = _alone  # learns what other brokers show of a group by now
         self._time = asyncio.get_running_loop().time
         self._records: dict[str, Limits] = {}
         self._topics: dict[TopicName, dict[str, Limit]] = {}
@@ -90,26 +98,71 @@ class BrokerLimits:
             del self._records[resource]
         else:
             self._records[resource] = found
+        self._changes.add(keys.limit_group(resource))
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._apply)
-
-    def keys(self) -> list[str]:
-        """Those of the records that are known."""
-        return [keys.limits(resource) for resource in self._records]
 
     def says(self, names: Iterable[str]) -> bool:
         """Whether any resource says one of these."""
         wanted = tuple(names)
         return any(getattr(limits, name) is not None for limits in self._records.values() for name in wanted)
 
-    def _apply(self) -> None:
-        self._scheduled = False
-        self._applied += 1
+    def groups(self, names: Iterable[str]) -> frozenset[str]:
+        """The groups, of those that are known, for which one of these limits is said, also by what is above them."""
+        wanted = tuple(names)
+        found = self._of.get(wanted)
+        if found is None:
+            found = self._of[wanted] = frozenset(self._limited(wanted)) & frozenset(self._told) - {EACH_ROLE}
+        return found
+
+    def _limited(self, names: tuple[str, ...]) -> Iterator[str]:
+        each = [name for name in names if name in model.OF_TOPIC]
+        for resource, limits in self._records.items():
+            if any(getattr(limits, name) is not None for name in names):
+                yield keys.limit_group(resource)
+        if (above := self._records.get(CLUSTER)) and any(getattr(above, name) is not None for name in each):
+            yield from (group for group in self._told if not group.startswith(ROLE))
+        if (above := self._records.get(EACH_ROLE)) and any(getattr(above, name) is not None for name in names):
+            yield from (group for group in self._told if group.startswith(ROLE))
+
+    def settle(self) -> None:
+        """Go by the records, and the groups that are known, as they are now."""
+        self._of.clear()
+        if self._scheduled:
+            self._apply()
+
+    def forget(self) -> None:
+        """A group is not known any more."""
+        self._of.clear()
         self._topics.clear()
         self._roles.clear()
+
+    def knows(self, group: str) -> bool:
+        """Whether its limits are known."""
+        return group in self._told
+
+    def _check_known(self, group: str) -> None:
+        if group not in self._told:
+            raise TimeoutError(f"the limits of {group} are not known at this broker yet; try again")
+
+    def _apply(self) -> None:
+        if not self._scheduled:
+            return  # done by settle()
+        self._scheduled = False
+        self._applied += 1
+        self.forget()
+        changes, self._changes = self._changes, set()
         self.debts.change()
-        self._changed()
+        self._changed(changes)
+
+    def here(self) -> Iterator[str]:
+        """The groups that something counts for."""
+        for crowd in (self.producers, self.consumers):
+            yield from {keys.limit_group(scope) for scope, _ in crowd}
+        for topic, role in self.debts:
+            yield from (topic.tenant, ROLE + role)
+        yield from (ROLE + role for role in (*self.connections, *self._open_transactions))
 
     # -- what is in effect -----------------------------------------------------------------------------------------
 
@@ -117,6 +170,7 @@ class BrokerLimits:
         """Those of a topic that are in effect, by name."""
         found = self._topics.get(topic)
         if found is None:
+            self._check_known(topic.tenant)
             if len(self._topics) >= _TOPICS_MAX:
                 self._topics.clear()
             found = self._topics[topic] = model.of_topic(topic, self._records.get)
@@ -126,11 +180,14 @@ class BrokerLimits:
         """Those of a role; none of the empty one."""
         found = self._roles.get(role)
         if found is None:
+            if role:
+                self._check_known(ROLE + role)
             found = self._roles[role] = model.of_role(role, self._records.get) if role else {}
         return found
 
     def totals(self, topic: TopicName, name: str) -> list[Limit]:
         """The limits of a sum that this topic counts for."""
+        self._check_known(topic.tenant)
         return model.totals_of(topic, name, self._records.get)
 
     def sums(self, name: str) -> list[Limit]:
@@ -140,15 +197,19 @@ class BrokerLimits:
 
     def of_messages(self, tenant: str) -> TopicPolicies:
         """What the tenant, or else the cluster, says of how long messages live and are kept."""
+        self._check_known(tenant)
         found = model.of_messages(tenant, self._records.get)
         return TopicPolicies(**{name: limit.value for name, limit in found.items()})
 
     def with_policies(self, topic: TopicName, own: TopicPolicies, namespace: TopicPolicies) -> dict[str, Limit]:
         """Likewise of a topic, where the policies of the topic or its namespace say nothing; with the origin."""
+        self._check_known(topic.tenant)
         return model.with_policies(topic, own, namespace, self._records.get)
 
     def names_of_role(self, role: str) -> Limit | None:
         """How many names of producers a role may have in a topic; NO_LIMIT: any number. None: that is not said."""
+        if role:
+            self._check_known(ROLE + role)
         return model.names_of_role(role, self._records.get)
 
     # -- rates -----------------------------------------------------------------------------------------------------
@@ -345,8 +406,8 @@ class BrokerLimits:
 
     # -- with other brokers ----------------------------------------------------------------------------------------
 
-    def present(self) -> Present:
-        """What is here, of what has a limit."""
+    def present(self) -> dict[str, Present]:
+        """What is here, of what has a limit, by group."""
         of = self._applied, self.producers.version, self.consumers.version
         if self._attached is None or self._attached[0] != of:
             self._attached = of, [*self._attended(self.producers), *self._attended(self.consumers)]
@@ -359,7 +420,7 @@ class BrokerLimits:
                 known.count(self._time())  # forgets those that are over
                 shown = known.shown()
                 found.append((len(shown) / max(limit.value, 1), _of("transactions", role), shown, 0))
-        return Present.of(found)
+        return by_group(found)
 
     def _attended(self, crowd: Crowd) -> Iterator[Attended]:
         for scope, names in crowd:
@@ -386,6 +447,10 @@ class BrokerLimits:
         now, found = self._time(), self._open_transactions.items()
         limits = [(known.count(now), self.of_role(role).get("open_transactions_max"), role) for role, known in found]
         return [role for count, limit, role in limits if limit is not None and count >= limit.value]
+
+
+async def _alone(group: str) -> None:
+    """Where nothing is shown."""
 
 
 def _copied(name: str, number: int) -> str:

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from heapq import nlargest
+
+from engine.metadata.keys import limit_group
 
 DIGEST_SIZE = 8  # bytes
-NAMES_SHOWN_MAX = 16_384  # of one broker: a record of about 180 KiB
-SCOPES_SHOWN_MAX = 500  # those that are nearest to their limits
+NAMES_SHOWN_MAX = 16_384  # of one broker and group: a record of about 180 KiB
+SCOPES_SHOWN_MAX = 500  # likewise: those that are nearest to their limits
+GROUPS_SHOWN_MAX = 1_000  # of one broker, a record each: tenants and roles
 
 # (how full it is, "what\nscope", digests of names, how many there are besides)
 Attended = tuple[float, str, Collection[bytes], int]
@@ -26,7 +30,7 @@ def digest(name: str) -> bytes:
 
 @dataclass(slots=True)
 class Present:
-    """What one broker shows, by "what\\nscope". `names`: digests, in one. `more`: how many are not shown."""
+    """What one broker shows of a group, by "what\\nscope". `names`: digests, in one. `more`: how many are not shown."""
 
     names: dict[str, bytes] = field(default_factory=dict)
     more: dict[str, int] = field(default_factory=dict)
@@ -44,6 +48,16 @@ class Present:
             if more := more + len(digests) - len(names):
                 shown.more[key] = more
         return shown
+
+
+def by_group(found: Iterable[Attended]) -> dict[str, Present]:
+    """What one broker shows of each group: of the GROUPS_SHOWN_MAX with what is nearest to its limit."""
+    groups: dict[str, list[Attended]] = {}
+    for one in found:
+        groups.setdefault(limit_group(one[1].partition("\n")[2]), []).append(one)
+    nearest = nlargest(GROUPS_SHOWN_MAX, groups.items(), key=lambda group: max(one[0] for one in group[1]))
+    shown = ((group, Present.of(attended)) for group, attended in nearest)
+    return {group: present for group, present in shown if present.names or present.more}
 
 
 class Others:

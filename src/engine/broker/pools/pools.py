@@ -20,7 +20,7 @@ from engine.broker.pools.list_parts import ListParts
 from engine.broker.pools.open_entries import OpenEntries
 from engine.broker.pools.outbound import OutboundMemory
 from engine.broker.pools.partial_frames import HalfFrames
-from engine.broker.pools.ports import Held, Pause
+from engine.broker.pools.ports import Followed, Held, Pause
 from engine.broker.settings.config import BrokerConfig
 from engine.errors import TooManyRequestsError
 from engine.limits import BODIES_MAX, TOPIC_LOAD_S_MAX
@@ -148,7 +148,8 @@ class BrokerMemory:
         self.bodies = AsyncSemaphore(BODIES_MAX, timeout=TOPIC_LOAD_S_MAX, name="bodies")
         self.callers = Callers()
         self.attachments = Attachments(config)
-        self.limits: BrokerLimits | None = None  # of topics, namespaces, tenants and roles, once there are any
+        self.limits: BrokerLimits | None = None  # of the tenants and roles that are here, once there are any
+        self.followed: Followed  # set by the broker when it starts
         self.half_frames: HalfFrames | None = None  # of the listeners, once there are any
 
     @property

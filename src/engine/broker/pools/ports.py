@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from typing import Protocol
 
 from engine.wire.stream import FrameStream
@@ -16,7 +17,7 @@ class Pause(enum.Enum):
     RATE = "rate"  # a producer on it has sent more than its rate allows
     REQUESTS = "requests"  # it has as many requests in flight as one connection may have
     ANSWERS = "answers"  # its peer does not read what it is sent
-    RIGHTS = "rights"  # what its role is granted is not known yet
+    ROLE = "role"  # what its role may do, and how much, is not known yet
     REFUSED = "refused"  # it is closed in a moment
     CLOSING = "closing"  # the broker is
 
@@ -47,6 +48,20 @@ class Held(Protocol):
 
     def take_turn(self) -> None:
         """Send again, unless something else is in the way."""
+
+
+class Followed(Protocol):
+    """The limits that are followed, by group: "*", a tenant, or "role:NAME"."""
+
+    @property
+    def told(self) -> Collection[str]:
+        """The groups whose limits are known."""
+
+    def is_ready(self, group: str) -> bool:
+        """Whether ready() need not be awaited."""
+
+    async def ready(self, group: str, within_s: float = ...) -> object:
+        """Wait until the limits of a group are known. Raises TimeoutError, AlreadyClosedError."""
 
 
 class Receiving(Protocol):

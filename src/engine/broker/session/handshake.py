@@ -1,14 +1,14 @@
 """The handshake of a new connection: CONNECT is checked, and answered with CONNECTED or an error.
 
-A role's grants must be known before anything is checked. Where they are, the handshake ends at once. Where they are
-not, the peer is not read from until they are, while other connections go on; behind a proxy that speaks for its client,
-first for the proxy's role and then for the client's.
+What a role is granted, and its limits, must be known before anything is checked. Where they are, the handshake ends at
+once. Where they are not, the peer is not read from until they are, while other connections go on; behind a proxy that
+speaks for its client, first for the grants of the proxy's role and then for those of the client's.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from engine.broker.rights.principal import Kind, earlier
 from engine.broker.session.identity import broker_of
 from engine.broker.settings.attempts import Refusal
 from engine.errors import AuthenticationError, EngineError, ProtocolError, UnsupportedError
+from engine.metadata.keys import ROLE
 from engine.wire import commands
 from engine.wire.commands import (
     FEATURES,
@@ -33,7 +34,6 @@ from engine.wire.commands import (
 
 if TYPE_CHECKING:
     from engine.broker.rights.principal import Principal
-    from engine.broker.rights.rights import Followed
     from engine.broker.session.connection import Connection
 
 _LEFT_S_MAX = 1e9  # what the wire takes; it is told anew with each connection
@@ -50,7 +50,7 @@ def shake_hands(connection: Connection, header: Header) -> None:
         connection.fail(error)
         return
     broker = broker_of(connection, header)
-    admit = partial(_admit, connection, header, broker)
+    admit = partial(_limited, connection, header, broker)
     if header.proxy_token is not None or header.role is not None:
         _when_known(connection, header, _speaker_of(connection, header), partial(_proxied, connection, header, admit))
     else:
@@ -75,21 +75,35 @@ def _when_known(
     if connection.followed.add(found):
         go_on(found)
     else:
-        connection.hold(Pause.RIGHTS)
-        host.tasks.spawn(_wait(connection, header, connection.followed, found, go_on), "handshake")
+        known = partial(connection.followed.known, found)
+        connection.hold(Pause.ROLE)
+        host.tasks.spawn(_wait(connection, header, known, found, go_on), "handshake")
+
+
+def _limited(connection: Connection, header: Connect, broker: str | None, found: Principal) -> None:
+    """_admit() once the limits of the principal's role are known: likewise."""
+    host, admit = connection.host, partial(_admit, connection, header, broker)
+    if not found.role or host.memory.followed.is_ready(ROLE + found.role):
+        admit(found)
+    else:
+        known = partial(host.memory.followed.ready, ROLE + found.role)
+        connection.hold(Pause.ROLE)
+        host.tasks.spawn(_wait(connection, header, known, found, admit), "handshake")
 
 
 async def _wait(
     connection: Connection,
     header: Connect,
-    followed: Followed,
+    known: Callable[[float], Awaitable[object]],
     found: Principal,
     go_on: Callable[[Principal], None],
 ) -> None:
-    left = connection.pulse.since + connection.host.config.handshake_timeout - asyncio.get_running_loop().time()
+    """`known`: waits for as many seconds at most."""
+    host = connection.host
+    left = connection.pulse.since + host.config.handshake_timeout - asyncio.get_running_loop().time()
     try:
-        await followed.known(found, max(left, 0.0) / 2)  # before the connection is dropped for it
-        connection.host.rights.check_again(connection.host.identities, found, connection.caller)
+        await known(max(left, 0.0) / 2)  # before the connection is dropped for it
+        host.rights.check_again(host.identities, found, connection.caller)
         if not connection.closed:
             go_on(found)
     except EngineError as e:
@@ -127,7 +141,7 @@ def _admit(connection: Connection, header: Connect, broker: str | None, found: P
         token_left=_until_expiry(connection),
     )
     connection.send(answer)
-    connection.pressure.release(Pause.RIGHTS)
+    connection.pressure.release(Pause.ROLE)
 
 
 def _principal_of(connection: Connection, hello: Connect, broker: str | None) -> Principal | Refusal:

@@ -1,8 +1,8 @@
 """`AttendanceLoop`: numbers hold for all brokers together: each shows the others what is there, and counts theirs.
 
-Once in ROUND_S a broker shows in a record of its own which producers, consumers and transactions it has of what has a
-limit, and how many connections; so what the others count of it is as old as its last round. A broker that has none of
-these writes nothing.
+Once in ROUND_S a broker shows which producers, consumers and transactions it has of what has a limit, and how many
+connections, in a record of its own for each tenant and role; so what the others count of it is as old as its last
+round. A broker that has none of these writes nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from engine.metadata import keys
 from engine.model.limits import ATTENDED
 
 if TYPE_CHECKING:
+    from engine.aio.tasks import Supervisor
     from engine.broker.limits.limits import BrokerLimits
     from engine.control.base.brokers import Brokers
     from engine.control.transactions.coordinator import TransactionCoordinator
@@ -32,12 +33,17 @@ class AttendanceLoop(Rounds):
     over, names = "what is at all brokers", ATTENDED
 
     def __init__(
-        self, metadata: MetadataStore, limits: BrokerLimits, brokers: Brokers, coordinator: TransactionCoordinator
+        self,
+        metadata: MetadataStore,
+        limits: BrokerLimits,
+        brokers: Brokers,
+        coordinator: TransactionCoordinator,
+        tasks: Supervisor,
     ) -> None:
         super().__init__(limits)
         self._brokers = brokers
         self._coordinator = coordinator
-        self._records = Shown(metadata, brokers, keys.PRESENT, Present, "what is attached here")
+        self._records = Shown(metadata, brokers, keys.PRESENT, Present, "what is attached here", tasks)
 
     async def check(self) -> None:
         """Tell the others what is here, and count what is there."""
@@ -46,8 +52,15 @@ class AttendanceLoop(Rounds):
             return
         for role in self._limits.crowded_roles():
             await forget_ended(self._limits, self._coordinator, role, 1, None)
-        await self._records.show(self._limits.present())
-        self._limits.meet(others_of(await self._records.others()))
+        followed = self._limits.groups(ATTENDED)
+        mine = self._limits.present()
+        await self._records.show({group: present for group, present in mine.items() if group in followed})
+        await self.meet()
+
+    async def meet(self) -> None:
+        """Count what is there."""
+        if not self._brokers.alone:
+            self._limits.meet(others_of(await self._records.others(self._limits.groups(ATTENDED))))
 
 
 async def forget_ended(

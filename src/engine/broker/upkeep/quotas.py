@@ -1,8 +1,8 @@
 """`QuotaLoop`: what is stored, and not acknowledged, of topics that have limits of it; and what follows above them.
 
 Each broker measures the segments that it answers for, once in ROUND_S, and shows the others the sums of what has a
-limit, in a record of its own. So limits of storage and backlog are of the whole topic, namespace or tenant, wherever
-its segments are; what the others have is as old as their last round.
+limit, in a record of its own for each tenant. So limits of storage and backlog are of the whole topic, namespace or
+tenant, wherever its segments are; what the others have is as old as their last round.
 
 Above a limit the topic takes no messages, until enough was deleted or acknowledged. Where the backlog is evicted, the
 oldest messages of a subscription count as acknowledged instead, as those past their time to live do: each broker evicts
@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 from engine.broker.upkeep.rounds import Rounds
@@ -24,6 +26,7 @@ from engine.metadata import keys
 from engine.model.limits import levels_of
 
 if TYPE_CHECKING:
+    from engine.aio.tasks import Supervisor
     from engine.broker.hosting.open_segments import OpenSegments
     from engine.broker.hosting.open_subscriptions import OpenSubscriptions
     from engine.broker.limits.limits import BrokerLimits
@@ -42,6 +45,7 @@ _SETTLING_ROUNDS = 4
 _STORAGE, _BACKLOG = ("storage_bytes_max", "total_storage_bytes"), ("backlog_bytes_max", "backlog_age_s")
 NAMES = (*_STORAGE, *_BACKLOG)
 _AT_ONCE = 64  # topics between two turns of the loop
+GROUPS_SHOWN_MAX = 1_000  # tenants, those of which most is stored
 
 
 @dataclass(slots=True)
@@ -62,6 +66,22 @@ class Usage:
             self.backlog[name] = self.backlog.get(name, 0) + size
         self.old += other.old
 
+    def by_group(self) -> dict[str, Usage]:
+        """What is of each tenant, and of the cluster: of the GROUPS_SHOWN_MAX with most."""
+        found: dict[str, Usage] = defaultdict(Usage)
+        for resource, size in self.stored.items():
+            found[keys.limit_group(resource)].stored[resource] = size
+        for name, size in self.backlog.items():
+            found[keys.limit_group(name.partition("\n")[0])].backlog[name] = size
+        for resource in self.old:
+            found[keys.limit_group(resource)].old.append(resource)
+        return dict(nlargest(GROUPS_SHOWN_MAX, found.items(), key=lambda group: group[1].most))
+
+    @property
+    def most(self) -> int:
+        """The largest number of bytes."""
+        return max([*self.stored.values(), *self.backlog.values()], default=0)
+
 
 class QuotaLoop(Rounds):
     """One per broker, once there is such a limit. Loop thread only."""
@@ -77,6 +97,7 @@ class QuotaLoop(Rounds):
         limits: BrokerLimits,
         brokers: Brokers,
         clock: Clock,
+        tasks: Supervisor,
     ) -> None:
         super().__init__(limits)
         self._service = service
@@ -84,7 +105,8 @@ class QuotaLoop(Rounds):
         self._subscriptions = subscriptions
         self._brokers = brokers
         self._clock = clock
-        self._records = Shown(metadata, brokers, keys.USAGE, Usage, "what is stored here")
+        self._records = Shown(metadata, brokers, keys.USAGE, Usage, "what is stored here", tasks)
+        self._mine = Usage()  # of the last round
         self.rounds = 0
         self._evicted: dict[str, int] = {}  # the last round in which bytes of "topic\nsubscription" were
 
@@ -113,13 +135,19 @@ class QuotaLoop(Rounds):
         self._apply(full)
         self.rounds += 1
 
+    async def meet(self) -> None:
+        """Close or open what has no topic here to producers, by what was measured last."""
+        if not self._brokers.alone:
+            self._limits.full_sums = self._full_sums(await self._whole(self._mine))
+
     # -- measuring -------------------------------------------------------------------------------------------------
 
     def _by_topic(self) -> dict[TopicName, dict[int, int]]:
-        """The bytes of each segment that this broker answers for, by topic."""
+        """The bytes of each segment that this broker answers for, by topic, where its limits are known."""
         found: dict[TopicName, dict[int, int]] = {}
         for record in self._segments.inventory:
-            found.setdefault(record.name.topic, {})[record.name.segment_id] = record.size_bytes
+            if self._limits.knows(record.name.topic.tenant):
+                found.setdefault(record.name.topic, {})[record.name.segment_id] = record.size_bytes
         for hosted in self._segments:
             found.setdefault(hosted.name.topic, {})[hosted.name.segment_id] = hosted.segment.size_bytes
         return found
@@ -162,12 +190,16 @@ class QuotaLoop(Rounds):
 
     async def _share(self, mine: Usage) -> Usage:
         """Show the others what is here; what is there and here together."""
+        self._mine = mine
         if self._brokers.alone:
             return mine
+        await self._records.show(mine.by_group())
+        return await self._whole(mine)
+
+    async def _whole(self, mine: Usage) -> Usage:
         whole = Usage()
         whole.add(mine)
-        await self._records.show(mine)
-        for other in await self._records.others():
+        for other in await self._records.others(self._limits.groups(NAMES)):
             whole.add(other)
         return whole
 

@@ -1,7 +1,8 @@
 """`RateShares`: rates hold for all brokers together: each shows the others what it uses, and takes its share.
 
-Once in ROUND_S a broker shows in a record of its own which part of each rate it has used, where it has used any; so
-brokers that let nothing through write nothing. What follows from the records of all is in limits/elsewhere.py.
+Once in ROUND_S a broker shows which part of each rate it has used, where it has used any, in a record of its own for
+each tenant and role; so brokers that let nothing through write nothing. What follows from the records of all is in
+limits/elsewhere.py.
 """
 
 from __future__ import annotations
@@ -9,20 +10,22 @@ from __future__ import annotations
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
-from engine.broker.limits.elsewhere import PARTS, Elsewhere, Scope, Used
+from engine.broker.limits.elsewhere import PARTS, Elsewhere, Scope, Used, group_of
 from engine.broker.upkeep.rounds import ROUND_S, Rounds
 from engine.broker.upkeep.shown import Shown
 from engine.metadata import keys
 from engine.model.limits import RATES
 
 if TYPE_CHECKING:
+    from engine.aio.tasks import Supervisor
     from engine.broker.limits.bucket import Bucket
     from engine.broker.limits.limits import BrokerLimits
     from engine.clock import Clock
     from engine.control.base.brokers import Brokers
     from engine.metadata.store import MetadataStore
 
-SHOWN_MAX = 500  # rates, those of which most is used: a record of about 32 KiB
+SHOWN_MAX = 500  # rates of a group, those of which most is used: a record of about 32 KiB
+GROUPS_SHOWN_MAX = 1_000  # those with the rate of which most is used
 _HELD = 0.25  # of a round
 _NOISE = PARTS // 32
 _NEW = 0, 0, 0.0
@@ -33,11 +36,13 @@ class RateShares(Rounds):
 
     over, names = "the rates of all brokers", RATES
 
-    def __init__(self, metadata: MetadataStore, limits: BrokerLimits, brokers: Brokers, clock: Clock) -> None:
+    def __init__(
+        self, metadata: MetadataStore, limits: BrokerLimits, brokers: Brokers, clock: Clock, tasks: Supervisor
+    ) -> None:
         super().__init__(limits)
         self._brokers = brokers
         self._clock = clock
-        self._records = Shown(metadata, brokers, keys.SHARES, Used, "what is used here of rates")
+        self._records = Shown(metadata, brokers, keys.SHARES, Used, "what is used here of rates", tasks)
         self._measured_at = clock.monotonic()
         # Messages, bytes and seconds held back, a round ago. None: that is not known.
         self._counts: dict[Scope, tuple[int, int, float]] | None = None
@@ -49,10 +54,15 @@ class RateShares(Rounds):
             self._limits.share(Elsewhere())
             return
         await self._records.show(self._measure(), _alike)
-        self._limits.share(Elsewhere(await self._records.others()))
+        await self.meet()
 
-    def _measure(self) -> Used:
-        """What was used since the last round."""
+    async def meet(self) -> None:
+        """Take this broker's shares."""
+        if not self._brokers.alone:
+            self._limits.share(Elsewhere(await self._records.others(self._limits.groups(RATES))))
+
+    def _measure(self) -> dict[str, Used]:
+        """What was used since the last round, by group."""
         now = self._clock.monotonic()
         elapsed, self._measured_at = max(now - self._measured_at, ROUND_S / 10), now
         before, counted = self._counts, dict[Scope, tuple[int, int, float]]()
@@ -64,9 +74,18 @@ class RateShares(Rounds):
                 held = counts[2] - last[2] >= _HELD * elapsed
                 found.append((_used(bucket, counts, last, elapsed), held, scope))
         self._counts = counted
-        mine = Used()
-        for used, held, scope in nlargest(SHOWN_MAX, found):
-            mine.note(scope, used, held=held)
+        groups: dict[str, list[tuple[float, bool, Scope]]] = {}
+        followed = self._limits.groups(RATES)
+        for one in found:
+            if (group := group_of(one[2])) in followed:
+                groups.setdefault(group, []).append(one)
+        mine = {}
+        for group, rates in nlargest(GROUPS_SHOWN_MAX, groups.items(), key=lambda group: max(group[1])):
+            shown = Used()
+            for used, held, scope in nlargest(SHOWN_MAX, rates):
+                shown.note(scope, used, held=held)
+            if shown.used or shown.held:
+                mine[group] = shown
         return mine
 
 

@@ -205,7 +205,7 @@ class RetentionLoop:
         namespace = self._namespaces.get(name)
         if namespace is None:
             namespace = self._namespaces[name] = await self._service.get_namespace_policies(name)
-        above = self._service.policies_above(topic.tenant)
+        above = await self._service.policies_above(topic.tenant)
         said = resolved(await self._service.find_topic_policies(topic), namespace, above)
         time_s, size = said.get("retention_time_s", config.retention_time), said.get("retention_size_bytes")
         size = config.retention_size if size is None else size

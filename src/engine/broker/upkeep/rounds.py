@@ -32,6 +32,10 @@ class Rounds(ABC):
     async def check(self) -> None:
         """One round."""
 
+    @abstractmethod
+    async def meet(self) -> None:
+        """Go by what the other brokers show by now, where there are others."""
+
     def wake(self) -> None:
         """The limits have changed: begin a round."""
         self._changed.set()

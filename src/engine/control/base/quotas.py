@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.model.limits import Limit
 from engine.model.names import TopicName
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class KnownLimits(Protocol):
-    """The limits that are in effect."""
+    """The limits that are in effect, of the tenants that were asked for."""
 
     def of_topic(self, topic: TopicName) -> dict[str, Limit]:
         """Those of a topic, by name."""
@@ -32,27 +33,26 @@ class KnownLimits(Protocol):
         """The error of an operation that is refused, which is counted."""
 
 
-async def check_topics(resources: ScalableTopicResources, topic: TopicName) -> None:
+# The limits of a tenant with those above it, once they are known; None: there are none. Raises TimeoutError.
+LimitsOf = Callable[[str], Coroutine[Any, Any, "KnownLimits | None"]]
+
+
+async def check_topics(limits: KnownLimits, resources: ScalableTopicResources, topic: TopicName) -> None:
     """Raise LimitExceededError unless the topic may be created. Brokers that create one each at once may pass it."""
-    limits = resources.limits
-    if limits is None:
-        return
     for limit in limits.totals(topic, "total_topics"):
         count = len(await resources.topics_below(limit.origin))
         if count >= limit.value:
             raise limits.beyond("total_topics", limit.origin, limit.value, f"topic {count + 1}")
 
 
-async def check_subscriptions(resources: ScalableTopicResources, topic: TopicName) -> None:
+async def check_subscriptions(limits: KnownLimits, resources: ScalableTopicResources, topic: TopicName) -> None:
     """Raise LimitExceededError unless the topic may have one more subscription."""
-    limits = resources.limits
-    if limits is None:
-        return
-    if (own := limits.of_topic(topic).get("subscriptions_max")) is not None:
+    own, sums = limits.of_topic(topic).get("subscriptions_max"), limits.totals(topic, "total_subscriptions")
+    if own is not None:
         count = len(await resources.subscription_keys(topic))
         if count >= own.value:
             raise limits.beyond("subscriptions_max", own.origin, own.value, f"subscription {count + 1}")
-    for limit in limits.totals(topic, "total_subscriptions"):
+    for limit in sums:
         count = 0
         for one in await resources.topics_below(limit.origin):
             count += len(await resources.subscription_keys(one))
@@ -60,18 +60,17 @@ async def check_subscriptions(resources: ScalableTopicResources, topic: TopicNam
             raise limits.beyond("total_subscriptions", limit.origin, limit.value, f"subscription {count + 1}")
 
 
-def check_groups(resources: ScalableTopicResources, topic: TopicName, count: int) -> None:
+def check_groups(limits: KnownLimits, topic: TopicName, count: int) -> None:
     """Raise LimitExceededError unless the topic may have so many checkpoint groups with members."""
-    _check_count(resources, topic, "checkpoint_groups_max", count, f"group {count}")
+    _check_count(limits, topic, "checkpoint_groups_max", count, f"group {count}")
 
 
-def check_schemas(resources: ScalableTopicResources, topic: TopicName, count: int) -> None:
+def check_schemas(limits: KnownLimits, topic: TopicName, count: int) -> None:
     """Raise LimitExceededError unless the topic may have so many versions of its schema."""
-    _check_count(resources, topic, "schemas_max", count, f"version {count} of the schema")
+    _check_count(limits, topic, "schemas_max", count, f"version {count} of the schema")
 
 
-def _check_count(resources: ScalableTopicResources, topic: TopicName, name: str, count: int, asked: str) -> None:
-    limits = resources.limits
-    limit = None if limits is None else limits.of_topic(topic).get(name)
-    if limits is not None and limit is not None and count > limit.value:
+def _check_count(limits: KnownLimits, topic: TopicName, name: str, count: int, asked: str) -> None:
+    limit = limits.of_topic(topic).get(name)
+    if limit is not None and count > limit.value:
         raise limits.beyond(name, limit.origin, limit.value, asked)

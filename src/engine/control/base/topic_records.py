@@ -28,7 +28,7 @@ from engine.model.redelivery import DEAD_LETTER_SUFFIX
 from engine.model.subscriptions import ConsumerRegistration, SubscriptionMetadata
 
 if TYPE_CHECKING:
-    from engine.control.base.quotas import KnownLimits
+    from engine.control.base.quotas import LimitsOf
 
 # Secondary indexes, each by `index_key(topic)`.
 INDEX_TOPICS = "topics"  # records of topics
@@ -83,12 +83,16 @@ def classic_facts(
     return 1, key_hash or "murmur3", 1, {"enabled": False}
 
 
+async def _unlimited(tenant: str) -> None:
+    """No limits of any tenant."""
+
+
 class ScalableTopicResources:
     """Reads raise CorruptionError; writes ConflictError when the record is not as expected, UnknownOutcomeError."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self.metadata = metadata
-        self.limits: KnownLimits | None = None  # set once there are any
+        self.limits_of: LimitsOf = _unlimited
 
     async def load_topic(self, topic: TopicName) -> TopicRecord | None:
         """The topic's record, also while the topic is being deleted."""

@@ -88,10 +88,10 @@ class TopicSubscriptions:
             if exist_ok:
                 return found[0]
             raise AlreadyExistsError(f"{self.topic} has the subscription {name!r} already")
-        if self._resources.limits is not None:
+        if (limits := await self._resources.limits_of(self.topic.tenant)) is not None:
             from engine.control.base.quotas import check_subscriptions
 
-            await check_subscriptions(self._resources, self.topic)
+            await check_subscriptions(limits, self._resources, self.topic)
         facts = SubscriptionMetadata(name, position, self._clock.time_ms(), kind, SubscriptionState.CREATING)
         await self._resources.save_subscription(self.topic, facts, ABSENT)
         return await self._finish_creation(facts)

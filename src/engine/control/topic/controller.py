@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from engine.aio.tasks import Supervisor
 from engine.clock import Clock
@@ -42,6 +43,9 @@ from engine.model.subscriptions import (
     SubscriptionKind,
     SubscriptionMetadata,
 )
+
+if TYPE_CHECKING:
+    from engine.control.base.quotas import KnownLimits
 
 log = logging.getLogger(__name__)
 
@@ -357,6 +361,7 @@ class ScalableTopicController:
 
         Raises SubscriptionKindError when consumers of another kind hold it, NotOwnerError when it must be read again.
         """
+        limits = await self._resources.limits_of(self.topic.tenant) if kind is SubscriptionKind.CHECKPOINT else None
         self._check_serving()
         deleted = self._deleted
         facts = None if find is None else await find()
@@ -364,13 +369,13 @@ class ScalableTopicController:
         if self._deleted != deleted:
             raise self.leadership.not_owner(None)
         if kind is SubscriptionKind.CHECKPOINT:
-            self._check_group(subscription)
+            self._check_group(subscription, limits)
         coordinator = self._coordinator(subscription, kind)
         assignment = await coordinator.register(name, instance, channel)
         self.scaling.consumers_changed()
         return assignment if facts is None else replace(assignment, created_ms=facts.created_at_ms)
 
-    def _check_group(self, name: str) -> None:
+    def _check_group(self, name: str, limits: KnownLimits | None) -> None:
         """Raise LimitExceededError unless it has members, or the topic may have one more group of them.
 
         A group is there as long as it has members. Those without are forgotten here: nothing else ends them.
@@ -381,10 +386,10 @@ class ScalableTopicController:
         empty = [n for n, coordinator in groups.items() if coordinator.idle]
         for one in empty:
             self._coordinators.pop(one).end(self.leadership.not_owner(None))
-        if self._resources.limits is not None:
+        if limits is not None:
             from engine.control.base.quotas import check_groups
 
-            check_groups(self._resources, self.topic, len(groups) - len(empty) + 1)
+            check_groups(limits, self.topic, len(groups) - len(empty) + 1)
 
     async def unregister_consumer(self, subscription: str, name: str, instance: str) -> bool:
         """The consumer leaves; False when another instance has the name, or none."""

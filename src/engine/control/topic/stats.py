@@ -107,7 +107,7 @@ async def shown_limits(resources: ScalableTopicResources, topic: TopicName, own:
     `own`: the policies of the topic.
     """
     namespace = await resources.load_policies(topic.tenant, topic.namespace) or NOTHING_SAID
-    if (known := resources.limits) is None:
+    if (known := await resources.limits_of(topic.tenant)) is None:
         found = with_policies(topic, own, namespace, lambda _: None)
     else:
         found = known.of_topic(topic) | known.with_policies(topic, own, namespace)

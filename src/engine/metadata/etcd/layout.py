@@ -82,6 +82,11 @@ class Layout:
         start = self.record(prefix)
         return start, after(start)
 
+    def record_alone(self, key: str) -> tuple[bytes, bytes]:
+        """The range that holds the key of this record and no other."""
+        start = self.record(key)
+        return start, start + b"\0"
+
     def key_of(self, record: bytes) -> str:
         """Undo record()."""
         return record[len(self._records) :].decode()

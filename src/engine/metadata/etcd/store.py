@@ -35,7 +35,7 @@ from engine.metadata.etcd.statistics import EtcdStatistics
 from engine.metadata.etcd.url import EtcdUrl
 from engine.metadata.etcd.watching import WatchHub, read_record, version_at
 from engine.metadata.etcd.writer import BATCH_SIZE_MAX, Writer
-from engine.metadata.remote_watch import RemoteWatch
+from engine.metadata.remote_watch import RemoteWatch, Watched
 from engine.metadata.store import (
     ANY,
     Append,
@@ -288,13 +288,18 @@ class EtcdMetadataStore:
         feed = Feed(watch, self._layout, self._layout.record_prefix(prefix), from_version if resumed else None)
         return self._open(watch, feed, resumed=resumed)
 
+    def watch_key(self, key: str) -> RemoteWatch:
+        self.check_open()
+        watch = self._new_watch((key,), None)
+        return self._open(watch, Feed(watch, self._layout, self._layout.record_alone(key), None), resumed=False)
+
     def watch_index(self, index: str, start: str, end: str) -> RemoteWatch:
         self.check_open()
         watch = self._new_watch((index, start, end), None)
         feed = IndexFeed(watch, self._layout, self._layout.row_range(index, start, end))
         return self._open(watch, feed, resumed=False)
 
-    def _new_watch(self, what: str | tuple[str, str, str], from_version: int | None) -> RemoteWatch:
+    def _new_watch(self, what: Watched, from_version: int | None) -> RemoteWatch:
         self._watches += 1
         return RemoteWatch(self._watches, what, from_version, lambda ident: None)
 
