@@ -245,7 +245,7 @@ async def test_a_store_that_does_not_tell_ends_it_with_an_error(
         with pytest.raises(TimeoutError, match=r"did not tell the limits of a within 0.05 s; try again"):
             await broker.admin.create_topic(str(TOPIC))
         peer = await Peer.connect(broker, hello=False)
-        with pytest.raises(TimeoutError, match=r"did not tell the limits of role:ann within 0.5 s"):
+        with pytest.raises(TimeoutError, match=r"did not tell the limits of role:ann within 0.\d+ s"):
             await peer.hello(token=ANN)
         await peer.lost
         gate.open.set()

@@ -270,7 +270,7 @@ class FollowedLimits:
             if isinstance(e, EngineError):
                 raise
             raise TimeoutError(
-                f"the metadata store did not tell the limits of {group} within {within_s:g} s; try again"
+                f"the metadata store did not tell the limits of {group} within {within_s:.3g} s; try again"
             ) from None
 
     def _ask(self, group: str) -> asyncio.Task[None]:
