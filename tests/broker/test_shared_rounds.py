@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -181,6 +182,20 @@ class World:
 
         self.run(work)
 
+    def mark(self, entries: list[tuple[int, int]], marks: list[tuple[str, tuple[float, int, int]]]) -> None:
+        """Publish entries of which some messages are acknowledged, held, hidden or not decided already."""
+        first = self.segment.durable_offset
+        ends = list(itertools.accumulate((count for count, _ in entries), initial=first))
+        for kind, (where, length, step) in marks:
+            begin = first + int(where * (ends[-1] - first))
+            offsets = set(range(begin, min(begin + length, ends[-1]), step))
+            if kind == "open":
+                if self.model.limit is None:
+                    self.gate.limit = self.model.limit = next(end for end in ends if end >= begin)
+            else:
+                getattr(self, kind)(offsets)
+        self.publish(entries)
+
     def attach(self, name: str, messages: int, size: int) -> None:
         ident = max(self.consumers, default=0) + 1
         peer: Any = SimpleNamespace(
@@ -271,12 +286,11 @@ class World:
         self.gate.offsets |= BitMap64(offsets)
         self.model.hidden |= offsets
 
-    def open(self, offsets: set[int]) -> None:
-        """A transaction is open from the entry on that is behind these, or none is."""
+    def decide(self) -> None:
+        """No transaction is open any more."""
 
         def work() -> None:
-            limit = next((one.stop for one in self.model.entries if one.stop > max(offsets)), None)
-            self.gate.limit = self.model.limit = limit if self.model.limit is None else None
+            self.gate.limit = self.model.limit = None
             self.dispatcher.pump()
             self.model.pump()
 
@@ -306,10 +320,10 @@ class World:
 
 who = st.integers(0, 3)
 some = st.tuples(st.floats(0, 0.999), st.integers(1, 40), st.integers(1, 3))  # where it begins, its length, every n-th
+entries = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=1, max_size=40)
+marks = st.tuples(st.sampled_from(["ahead", "hold", "hide", "open"]), some)
 steps = st.one_of(
-    st.tuples(
-        st.just("publish"), st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=1, max_size=40)
-    ),
+    st.tuples(st.just("publish"), entries),
     st.tuples(st.just("publish"), st.lists(st.tuples(st.just(1), st.integers(0, 3)), min_size=1, max_size=3)),
     st.tuples(st.just("attach"), st.sampled_from("abcd"), st.sampled_from([0, 1, 20, MUCH]), st.just(MUCH)),
     st.tuples(st.just("grant"), who, st.sampled_from([1, 7, 100]), st.sampled_from([1, 400, 5_000])),
@@ -318,8 +332,9 @@ steps = st.one_of(
     st.tuples(
         st.just("acknowledge"), who, st.lists(st.tuples(st.integers(0, 3), st.floats(0, 0.999)), min_size=1, max_size=4)
     ),
-    st.tuples(st.sampled_from(["ahead", "hold", "hide", "open"]), some),
-    st.tuples(st.just("commit")),
+    st.tuples(st.just("mark"), entries, st.lists(marks, min_size=1, max_size=3)),
+    st.tuples(st.sampled_from(["ahead", "hold", "hide"]), some),
+    st.tuples(st.sampled_from(["commit", "decide"])),
     st.tuples(st.just("retain"), st.floats(0, 0.5)),
 )
 
@@ -337,7 +352,7 @@ def take(world: World, step: tuple[Any, ...]) -> None:
     attached = sorted(m.ident for m in world.model.members if m is not None)
     if name in ("grant", "fill", "detach", "acknowledge"):
         given_[0] = attached[given_[0] % len(attached)]
-    if name in ("ahead", "hold", "hide", "open"):
+    if name in ("ahead", "hold", "hide"):
         given_ = [ahead_of(world, given_[0])]
         if not given_[0]:
             return
@@ -349,12 +364,17 @@ def take(world: World, step: tuple[Any, ...]) -> None:
 
 
 spread_out = [("publish", [(1, i % 4) for i in range(64)])]
+taken_before = [("ahead", (0.1, 9, 2)), ("hold", (0.4, 7, 1)), ("hide", (0.6, 9, 1))]
+marked = ("mark", [(3, i % 4) for i in range(40)], taken_before)
+undecided = ("mark", [(2, i % 4) for i in range(40)], [("open", (0.5, 1, 1))])
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.booleans(), st.integers(1, 4), st.lists(steps, max_size=25))
 @example(False, 4, spread_out)
 @example(False, 2, [*spread_out, ("attach", "c", MUCH, MUCH), ("acknowledge", 0, [(b, 0.999) for b in range(4)])])
+@example(False, 3, [marked, ("attach", "d", 5, MUCH), ("commit",), *spread_out, undecided, *spread_out, ("decide",)])
+@example(False, 2, [("fill", 0, False), *spread_out, ("retain", 0.4), ("fill", 0, False)])
 @example(True, 3, [("fill", 1, True), *spread_out, ("attach", "a", 20, MUCH), *spread_out, ("detach", 1)])
 @example(False, 3, [("grant", 0, 1, 1), ("fill", 1, True), *spread_out, ("fill", 2, False), *spread_out])
 def test_sharers_are_sent_what_the_model_says(slow: bool, members: int, taken: list[tuple[Any, ...]]) -> None:
