@@ -176,9 +176,7 @@ class Raw(asyncio.BufferedProtocol):
 def entries_of(name: str, count: int, ends: Sequence[int]) -> list[bytes]:
     """Entries of a producer, of one message each, with the sequences 0, 1, and so on. `ends`: of buckets, in turn."""
     message, who = [PlainMessage(VALUE, b"k0000007")], name.encode()
-    of_buckets = [
-        bytearray(encode(message, producer=who, producer_id=xxh64(who), buckets=(end, end))) for end in ends
-    ]
+    of_buckets = [bytearray(encode(message, producer=who, producer_id=xxh64(who), buckets=(end, end))) for end in ends]
     found = []
     for sequence in range(count):
         entry = of_buckets[sequence % len(ends)]
@@ -288,9 +286,9 @@ async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
                     await producer.send(VALUE, key=b"k0000007")
 
         elif way.startswith("shared"):
-            attach = client.queue_consumer if way == "shared-queue" else client.stream_consumer
+            attach: Any = client.queue_consumer if way == "shared-queue" else client.stream_consumer
             members = [await attach(TOPIC, "s", initial_position="earliest") for _ in range(2)]
-            while way == "shared-stream" and not all(is_sharing(one) for one in members):
+            while way == "shared-stream" and not all(is_sharing(one) for one in members):  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.01)
             loop = asyncio.get_running_loop()
             arrived = loop.create_future()
