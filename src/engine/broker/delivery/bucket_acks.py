@@ -36,6 +36,7 @@ def positions_of(header: commands.Ack, hosted: HostedSegment) -> list[Position]:
     if position is not None:
         check_position(position, hosted.segment.durable_offset)
         return [(bucket, int(position)) for bucket in range(count)]
+    assert said is not None
     return bucket_positions(said, count, hosted.segment.durable_offset, hosted.name)
 
 
