@@ -288,7 +288,7 @@ async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
         elif way.startswith("shared"):
             attach: Any = client.queue_consumer if way == "shared-queue" else client.stream_consumer
             members = [await attach(TOPIC, "s", initial_position="earliest") for _ in range(2)]
-            while way == "shared-stream" and not all(is_sharing(one) for one in members):  # noqa: ASYNC110 - there is no event
+            while way == "shared-stream" and not all(is_sharing(one) for one in members):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             loop = asyncio.get_running_loop()
             arrived = loop.create_future()

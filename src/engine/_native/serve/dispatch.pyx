@@ -433,7 +433,7 @@ cdef class SharedOutlets:
         if 0 <= wanted < <int64_t> self.hosted.segment.durable_offset:
             self.asked = wanted
             self.reader.read_ahead(wanted, self.read_size())
-        if self.reader.pending is not None:  # that read begins in the next turn of the loop, before this block is sent
+        if self.reader.pending is not None:  # it begins in the next turn of the loop, before this block is sent
             get_running_loop().call_soon(self._send_read, parcels)
         else:
             self._send_read(parcels)
@@ -500,7 +500,7 @@ cdef class SharedOutlets:
         return crowded
 
     cpdef list route(self, Block block):
-        """(member, payload, salt, messages, skip) for each that is sent something of a block, which was read at `asked`.
+        """(member, payload, salt, messages, skip) for each that is sent something of a block, read at `asked`.
         """
         cdef BucketLedger ledger = self.ledger
         cdef uint64_t new
