@@ -7,13 +7,14 @@
     python benchmarks/small_entries.py --calls --way publish  # functions of Python an entry calls, by `cProfile`
 
 Broker and peer are in one process, on one loop, over TCP on 127.0.0.1; the log is in the page cache (durability "os"),
-so that the disk says nothing. The peer of `alone`, `crowd`, `pipeline` and `deal` is raw: it has its frames ready and
-counts what comes back, which costs about a tenth of what the broker does.
+so that the disk says nothing. The peer of `alone`, `crowd`, `pipeline`, `deal` and `share` is raw: it has its frames
+ready and counts what comes back, which costs about a tenth of what the broker does.
 
     alone     a frame of one entry of one message of 100 B, the next one behind its receipt
     crowd     64 producers on one connection, a frame of one such entry each, the next ones behind all receipts
     pipeline  one producer, 64 such frames at a time
     deal      one producer, a frame of 64 such entries, dealt to four queue consumers; the next behind all of them
+    share     the same, in four buckets, of which each of four stream consumers has one
     publish   the public client: publish one message and await its receipt, then the next
     client    the public client: publish one message, receive it, acknowledge without waiting, then the next
     queue     the same through a queue consumer
@@ -21,6 +22,8 @@ counts what comes back, which costs about a tenth of what the broker does.
               the same two without acknowledgements, of which there are more or fewer from run to run
     shared-queue
               as `unacked-queue`, with two consumers of the subscription, which receive in turn
+    shared-stream
+              the same with two stream consumers, which share the segment by its four buckets
     clients   the public client: 64 publishers with one message outstanding each
 """
 
@@ -49,6 +52,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # a benchmark may 
 import engine
 from engine._native.format.crc32c import crc32c
 from engine._native.produce.hashing import xxh64
+from engine.model.subscriptions import DeliveryMode
 from engine.wire import commands
 from engine.wire.chunks import ChunkPool
 from engine.wire.framing import FrameReader, encode_bytes
@@ -60,6 +64,9 @@ TOPIC = "small"
 SEGMENT = f"segment://public/default/{TOPIC}/0000-ffff-0"
 CROWD = 64
 DEALT = 4  # consumers
+ENDS = [0x10000 // DEALT * (i + 1) - 1 for i in range(DEALT)]  # of the buckets that they share
+KEYS = [b"k%07d" % n for n in range(16)]  # in all buckets
+RAW = ("alone", "crowd", "pipeline", "deal", "share")
 SWEEP_S = 60.0  # what goes by the clock would weigh the more, the slower the run is
 WARM = 20 if TINY else 320
 COUNTS = {
@@ -67,12 +74,14 @@ COUNTS = {
     "crowd": 300,
     "pipeline": 300,
     "deal": 300,
+    "share": 300,
     "publish": 3_000,
     "client": 3_000,
     "queue": 3_000,
     "unacked": 3_000,
     "unacked-queue": 3_000,
     "shared-queue": 3_000,
+    "shared-stream": 3_000,
     "clients": 300,
 }
 CALLGRIND_COUNTS = {
@@ -80,12 +89,14 @@ CALLGRIND_COUNTS = {
     "crowd": 20,
     "pipeline": 20,
     "deal": 20,
+    "share": 20,
     "publish": 300,
     "client": 300,
     "queue": 300,
     "unacked": 300,
     "unacked-queue": 300,
     "shared-queue": 300,
+    "shared-stream": 300,
     "clients": 20,
 }
 CALL_COUNTS = {
@@ -93,12 +104,14 @@ CALL_COUNTS = {
     "crowd": 16,
     "pipeline": 16,
     "deal": 16,
+    "share": 16,
     "publish": 1_024,
     "client": 1_024,
     "queue": 1_024,
     "unacked": 1_024,
     "unacked-queue": 1_024,
     "shared-queue": 1_024,
+    "shared-stream": 1_024,
     "clients": 16,
 }
 ENTRIES = {
@@ -106,12 +119,14 @@ ENTRIES = {
     "crowd": CROWD,
     "pipeline": CROWD,
     "deal": CROWD,
+    "share": CROWD,
     "publish": 1,
     "client": 1,
     "queue": 1,
     "unacked": 1,
     "unacked-queue": 1,
     "shared-queue": 1,
+    "shared-stream": 1,
     "clients": CROWD,
 }
 
@@ -158,13 +173,13 @@ class Raw(asyncio.BufferedProtocol):
         return await self.done
 
 
-def entries_of(name: str, count: int) -> list[bytes]:
-    """Entries of a producer, of one message each, with the sequences 0, 1, and so on."""
-    entry = bytearray(
-        encode([PlainMessage(VALUE, b"k0000007")], producer=name.encode(), producer_id=xxh64(name.encode()))
-    )
+def entries_of(name: str, count: int, ends: Sequence[int]) -> list[bytes]:
+    """Entries of a producer, of one message each, with the sequences 0, 1, and so on. `ends`: of buckets, in turn."""
+    message, who = [PlainMessage(VALUE, b"k0000007")], name.encode()
+    of_buckets = [bytearray(encode(message, producer=who, producer_id=xxh64(who), buckets=(end, end))) for end in ends]
     found = []
     for sequence in range(count):
+        entry = of_buckets[sequence % len(ends)]
         entry[48:64] = 2 * sequence.to_bytes(8, "little")
         entry[8:12] = crc32c(entry[12:80]).to_bytes(4, "little")
         found.append(bytes(entry))
@@ -196,7 +211,7 @@ async def raw_peer(url: str, producers: int) -> Raw:
     return peer
 
 
-async def attach_queue(peer: Raw, consumers: int) -> None:
+async def attach_some(peer: Raw, consumers: int, **mode: Any) -> None:
     """Consumers of one subscription, with ids from 1,001 on and more credit than they use."""
     for ident in range(1_001, 1_001 + consumers):
         subscribe = commands.Subscribe(
@@ -205,8 +220,8 @@ async def attach_queue(peer: Raw, consumers: int) -> None:
             topic=SEGMENT,
             subscription="s",
             consumer_name=f"c{ident}",
-            mode="queue",
             initial_position="earliest",
+            **mode,
         )
         answer = await peer.ask(encode_bytes(subscribe))
         assert type(answer) is commands.SubscribeSuccess, answer
@@ -220,18 +235,21 @@ async def raw_way(url: str, way: str, rounds: int, timed: Timed) -> None:
     """`rounds` times what `way` says, after a warm-up."""
     producers = CROWD if way == "crowd" else 1
     each = ENTRIES[way]
-    dealt = each if way == "deal" else 0
+    dealt = each if way in ("deal", "share") else 0
+    ends = ENDS if way == "share" else [0xFFFF]
     peer = await raw_peer(url, producers)
     total = WARM // each + 1 + rounds
     if way == "crowd":
-        of = [entries_of(f"p{ident}", total) for ident in range(1, producers + 1)]
+        of = [entries_of(f"p{ident}", total, ends) for ident in range(1, producers + 1)]
         frames = [b"".join(send_frame(i + 1, of[i][n]) for i in range(producers)) for n in range(total)]
     else:
-        own = entries_of("p1", total * each)
+        own = entries_of("p1", total * each, ends)
         of_rounds = [own[n * each : n * each + each] for n in range(total)]
         frames = [send_frame(1, *of) if dealt else b"".join(send_frame(1, one) for one in of) for of in of_rounds]
-    if dealt:
-        await attach_queue(peer, DEALT)
+    if way == "deal":
+        await attach_some(peer, DEALT, mode="queue")
+    elif way == "share":
+        await attach_some(peer, DEALT, mode="shared", bucketBoundaries=ENDS)
     for frame in frames[:-rounds]:
         await peer.ask(frame, each, dealt)
 
@@ -241,6 +259,11 @@ async def raw_way(url: str, way: str, rounds: int, timed: Timed) -> None:
 
     await timed(work)
     peer.transport.close()
+
+
+def is_sharing(consumer: Any) -> bool:
+    """Whether a stream consumer is attached to segments, all of which it shares."""
+    return {each.mode for each in consumer.attachments.values() if each.connected} == {DeliveryMode.SHARED}
 
 
 async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
@@ -262,21 +285,24 @@ async def client_way(url: str, way: str, rounds: int, timed: Timed) -> None:
                 for _ in range(count):
                     await producer.send(VALUE, key=b"k0000007")
 
-        elif way == "shared-queue":
-            members = [await client.queue_consumer(TOPIC, "s", initial_position="earliest") for _ in range(2)]
+        elif way.startswith("shared"):
+            attach: Any = client.queue_consumer if way == "shared-queue" else client.stream_consumer
+            members = [await attach(TOPIC, "s", initial_position="earliest") for _ in range(2)]
+            while way == "shared-stream" and not all(is_sharing(one) for one in members):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             loop = asyncio.get_running_loop()
             arrived = loop.create_future()
 
-            async def work(consumer: engine.AsyncQueueConsumer[bytes]) -> None:
+            async def work(consumer: engine.AsyncQueueConsumer[bytes] | engine.AsyncStreamConsumer[bytes]) -> None:
                 while True:
                     message = await consumer.receive()
                     arrived.set_result(message)
 
             async def run(count: int) -> None:
                 nonlocal arrived
-                for _ in range(count):
+                for n in range(count):
                     arrived = loop.create_future()
-                    sent = producer.send(VALUE, key=b"k0000007")
+                    sent = producer.send(VALUE, key=KEYS[n % len(KEYS)])
                     await arrived
                     await sent
 
@@ -335,8 +361,11 @@ async def measure(way: str, rounds: int, *, counted: bool, profile: cProfile.Pro
         config = {"durability": "os", "transaction_sweep_interval": SWEEP_S}
         options: dict[str, Any] = {"listen": "127.0.0.1:0", "shared": False, "config": config}
         async with engine.open_async(data, **options) as server:
-            await server.admin.create_topic(TOPIC, entry_buckets=1)
-            use = raw_way if way in ("alone", "crowd", "pipeline", "deal") else client_way
+            shared = way in ("share", "shared-stream")
+            await server.admin.create_topic(TOPIC, entry_buckets=len(ENDS) if shared else 1)
+            if shared:
+                await server.admin.set_auto_scale_policy(TOPIC, {"enabled": False})
+            use = raw_way if way in RAW else client_way
             await use(server.service_url, way, rounds, timed)
     return seconds / rounds / ENTRIES[way]
 

@@ -12,7 +12,8 @@ import pytest
 
 from engine._native.consume.unacked import Unacknowledged
 from engine._native.format.crc32c import crc32c
-from engine._native.serve.dispatch import BucketLedger
+from engine._native.serve.blocks import Block
+from engine._native.serve.dispatch import SharedOutlets
 from engine.broker.delivery import bucket_acks, shared
 from engine.broker.delivery.bucket_assignment import UNASSIGNED
 from engine.broker.delivery.consumer import LoneReader
@@ -78,7 +79,7 @@ def plant_at_moves(monkeypatch: pytest.MonkeyPatch, act: Callable[[Any, int, int
         before = dispatcher._owners
         assign(dispatcher)
         for bucket, old in moved(dispatcher, before):
-            act(dispatcher._ledger, bucket, old)
+            act(dispatcher.ledger, bucket, old)
 
     monkeypatch.setattr(SharedDispatcher, "_assign", assign_and_act)
 
@@ -136,23 +137,16 @@ def stamp(entries: bytearray, at: int, buckets: tuple[int, int]) -> None:
     NUMBER.pack_into(entries, at + AT_CRC, crc32c(entries[at + AT_CHECKED : at + CHECKED_END]))
 
 
-class BySegmentHash:
-    """A ledger that takes the half of the hash that chose the segment for the one that chooses the bucket."""
-
-    def __init__(self, ends: Any, start: int) -> None:
-        self._ledger = BucketLedger(ends, start)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._ledger, name)
-
-    def route(self, block: Any, *rest: Any) -> list[Any]:
-        wrong, stamps = bytearray(_joined(block)), {}
-        for at, first in entries_at(wrong):
-            stamps[first] = STAMP.unpack_from(wrong, at + AT_BUCKETS)
-            segment, _ = STAMP.unpack_from(wrong, at + AT_SEGMENTS)
-            stamp(wrong, at, (segment, segment))
-        parcels = self._ledger.route([memoryview(wrong)], *rest)
-        return [(who, _as_it_was(payload, stamps), *more) for who, payload, *more in parcels]
+def route_by_segment_hash(dispatcher: SharedDispatcher, block: Block) -> list[Any]:
+    """Route by the half of the hash that chose the segment, in place of the one that chooses the bucket."""
+    wrong, stamps = bytearray(_joined(block.parts)), {}
+    for at, first in entries_at(wrong):
+        stamps[first] = STAMP.unpack_from(wrong, at + AT_BUCKETS)
+        segment, _ = STAMP.unpack_from(wrong, at + AT_SEGMENTS)
+        stamp(wrong, at, (segment, segment))
+    changed = Block([memoryview(wrong)], block.salt, block.first_offset, block.next_offset, block.messages)
+    parcels = SharedOutlets.route(dispatcher, changed)
+    return [(who, _as_it_was(payload, stamps), *more) for who, payload, *more in parcels]
 
 
 def _joined(data: Any) -> Any:
@@ -167,7 +161,7 @@ def _as_it_was(payload: Any, stamps: dict[int, tuple[int, int]]) -> bytes:
 
 
 def test_route_by_the_hash_that_chose_the_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "BucketLedger", BySegmentHash)
+    monkeypatch.setattr(SharedDispatcher, "route", route_by_segment_hash)
     assert flagged("C4", group)
 
 

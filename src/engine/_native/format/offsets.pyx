@@ -107,6 +107,32 @@ cdef bint _read(object pair, uint64_t* first, uint64_t* last) except -1:
     return True
 
 
+def bucket_positions(pairs, uint64_t buckets, uint64_t end, name):
+    """(bucket, position) of each pair from a client: of so many buckets, and offsets of a segment up to its end.
+
+    Raises InvalidArgumentError.
+    """
+    cdef list found = []
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise InvalidArgumentError(f"`buckets` must have pairs [bucket, position], got {pair!r:.80}")
+        bucket, position = pair
+        if not (PyLong_CheckExact(bucket) and PyLong_CheckExact(position)):
+            raise InvalidArgumentError(f"`buckets` must have pairs [bucket, position], got {pair!r:.80}")
+        if not 0 <= bucket < buckets:
+            raise InvalidArgumentError(f"a bucket of {name} must be 0 to {buckets - 1}, got {bucket}")
+        check_position(position, end)
+        found.append((bucket, position))
+    return found
+
+
+cpdef int check_position(object position, uint64_t end) except -1:
+    """Raise InvalidArgumentError unless it is an offset of a segment, or its end."""
+    if not 0 <= position <= end:
+        raise InvalidArgumentError(f"a position must be 0 to {end}, the end of the segment, got {position}")
+    return 0
+
+
 def pack(list ranges not None):
     """Ranges for a frame's header: few as the list, many as bytes, two little-endian u64 each."""
     cdef array flat

@@ -7,7 +7,8 @@
 
 What is decided on that way is decided by the heirs: limits, parts of entries, messages to skip, the end of a segment
 in broker/delivery; what to do where too much is sent, in broker/pools. Plain Python for the way of a consumer that
-reads alone, and for the consumers of a queue, is `tests/reference/delivery_reference.py`.
+reads alone, and for the consumers of a queue, is `tests/reference/delivery_reference.py`. Those that share a segment by
+bucket are in `dispatch.pyx`.
 """
 from asyncio import get_running_loop
 from collections import OrderedDict

@@ -1,7 +1,10 @@
 # cython: language_level=3
 """Routes the entries of a segment that several consumers share, bucket by bucket."""
 from engine._native.format.body cimport Lease
+from engine._native.serve.blocks cimport Block
+from engine._native.serve.cursors cimport Acked
 from engine._native.serve.parcels cimport Parcels
+from engine._native.serve.readers cimport BlockReader
 from engine._native.serve.runs cimport RunPool, Runs
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -22,6 +25,11 @@ cdef class BucketLedger:
     cdef readonly uint64_t next_offset
     cdef readonly uint64_t due_runs
 
+    cpdef int64_t first_due(self, const int64_t[::1] messages, const int64_t[::1] sizes) except -2
+    # route(), where the blocks are a list and the credit was checked.
+    cdef list route_all(self, list sources, int64_t[::1] messages, int64_t[::1] sizes, list unacknowledged)
+    cpdef int forget(self, uint64_t offset) except -1
+    cpdef int go_on(self, uint64_t offset) except -1
     # The bucket of the entry at `p`, whose header is checked here.
     cdef Bucket* find(self, const uint8_t* p, Py_ssize_t room) except NULL
     # Make the new offsets of an entry due, and move `next_offset` behind it. `run` is the index in `unacknowledged` to
@@ -40,6 +48,41 @@ cdef class BucketLedger:
         self, Lease lease, uint32_t number, int64_t[::1] messages, int64_t[::1] sizes, list unacknowledged,
         Py_ssize_t run, dict skips,
     ) except -1
+
+# The consumers that share a segment, to which its blocks are routed.
+cdef class SharedOutlets:
+    cdef readonly object hosted
+    cdef readonly object subscription
+    cdef readonly BucketLedger ledger
+    cdef readonly BlockReader reader
+    cdef public list members              # Outlets, by their number in the ledger; None: it has left
+    cdef public bint pumping
+    cdef Acked acked
+    cdef int64_t asked                    # where the last read began
+    # What each member has room for, since the last measure() or route().
+    cdef int64_t[::1] messages
+    cdef int64_t[::1] sizes
+    cdef uint64_t due_runs_max
+    cdef uint64_t runs_max
+    cdef int64_t unsent_max
+    cdef bint crowded
+
+    cdef int pump_all(self) except -1
+    # All durable messages are routed, or nobody takes more now: wait for more, or see whether the segment is drained.
+    cdef int at_end(self) except -1
+    cdef object any_member(self)
+    # Note the credit of all members. Whether any is ready for more.
+    cdef bint measure(self) except -1
+    # The offset to read at: due messages go first. -1 while no member can be sent any.
+    cdef int64_t wanted(self) except -2
+    # The offset after the last one that was routed, and after the gap that begins there.
+    cdef int64_t routed(self) except -1
+    cdef int64_t read_size(self) except -1
+    # Whether so many runs are due or unacknowledged that nothing new is read for now.
+    cdef bint is_crowded(self) except -1
+    cpdef list route(self, Block block)
+    cdef bint all_free(self, uint64_t start) except -1
+    cdef int send_all(self, list parcels) except -1
 
 # The bucket that holds `hash`: the first whose inclusive end is not below it. Invariant: ends rise, the last is 65535.
 # Checked by _check_ends(), when the ledger is made.

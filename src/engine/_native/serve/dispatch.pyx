@@ -27,8 +27,14 @@ again, before everything else of the bucket. This keeps the order of each key ov
 one bucket lie between those of others, what was cut are many ranges of offsets: acknowledge() returns them sorted and
 merged, as individual acknowledgements for the subscription's cursor, together with the floor, the lowest offset that
 any bucket still lacks. A sharer that is not the holder (or, where nothing is held, the owner) is refused.
+
+`SharedOutlets` reads the blocks, has them routed and sends the parcels; its heir is `broker/delivery/shared.py`. Plain
+Python for it, with the ledger, is `tests/reference/shared_reference.py`.
 """
+from asyncio import get_running_loop
+
 cimport cython
+from cpython.array cimport array
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from engine._native.format.body cimport Lease, hold
 from engine._native.format.entry cimport (
@@ -36,14 +42,21 @@ from engine._native.format.entry cimport (
     load16, load32, load64, raise_fault, unknown,
 )
 from engine._native.format.invariants cimport engine_check
+from engine._native.serve.blocks cimport Block
+from engine._native.serve.cursors cimport Acked
+from engine._native.serve.delivery cimport Outlet
 from engine._native.serve.parcels cimport Parcels
+from engine._native.serve.readers cimport BlockReader
 from engine._native.serve.runs cimport Run, RunPool
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from engine.errors import CorruptionError, InvalidArgumentError
+from engine.errors import CorruptionError, EngineError, InvalidArgumentError
 from engine.limits import BUCKETS_PER_SEGMENT_MAX
 
 cdef uint32_t BUCKETS_MAX = BUCKETS_PER_SEGMENT_MAX
+
+cdef enum:
+    BLOCKS_PER_READ = 2  # the size of one read, in blocks of one consumer: it is split among several
 
 
 @cython.final
@@ -139,11 +152,13 @@ cdef class BucketLedger:
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
-    def first_due(self, const int64_t[::1] messages not None, const int64_t[::1] sizes not None):
+    cpdef int64_t first_due(self, const int64_t[::1] messages, const int64_t[::1] sizes) except -2:
         """The lowest offset due to a sharer that has credit for messages and bytes (both by sharer); -1 for none."""
         cdef uint32_t i
         cdef Bucket* bucket
         cdef uint64_t first = unknown()
+        if not self.due_runs:
+            return -1
         for i in range(self.count):
             bucket = &self.buckets[i]
             if bucket.due.head and self.lists.pool[bucket.due.head].first < first:
@@ -164,16 +179,18 @@ cdef class BucketLedger:
         None. Raises CorruptionError naming the entry whose range lies in two buckets, or before which offsets are
         missing; the ledger must not be used after that.
         """
-        cdef list sources = blocks if isinstance(blocks, list) else [blocks]
-        cdef list leases = [hold(block) for block in sources]
-        cdef dict skips = {}
-        cdef uint32_t number
-        cdef Py_ssize_t run = 0
         if messages.shape[0] != sizes.shape[0]:
             raise InvalidArgumentError(
                 f"credit must name as many sharers for messages as for bytes, got {messages.shape[0]} and "
                 f"{sizes.shape[0]}"
             )
+        return self.route_all(blocks if isinstance(blocks, list) else [blocks], messages, sizes, unacknowledged)
+
+    cdef list route_all(self, list sources, int64_t[::1] messages, int64_t[::1] sizes, list unacknowledged):
+        cdef list leases = [hold(block) for block in sources]
+        cdef dict skips = {}
+        cdef uint32_t number
+        cdef Py_ssize_t run = 0
         self.parcels.begin(messages.shape[0])
         for number in range(len(leases)):
             run = self.route_block(leases[number], number, messages, sizes, unacknowledged, run, skips)
@@ -303,7 +320,15 @@ cdef class BucketLedger:
         floor = self.floor
         return floor, self.lists.merged(floor), refused
 
-    def forget(self, uint64_t offset):
+    def beyond(self, list positions):
+        """Whether some (bucket, position) names entries that were not routed."""
+        cdef uint64_t position
+        for _, position in positions:
+            if position > self.next_offset:
+                return True
+        return False
+
+    cpdef int forget(self, uint64_t offset) except -1:
         """Drop everything below the offset: it was deleted from the log."""
         cdef uint32_t i
         for i in range(self.count):
@@ -311,10 +336,12 @@ cdef class BucketLedger:
             self.lists.trim(&self.buckets[i].sent, offset)
             self.due_runs -= self.lists.trim(&self.buckets[i].due, offset)
         self.next_offset = max(self.next_offset, offset)
+        return 0
 
-    def go_on(self, uint64_t offset):
+    cpdef int go_on(self, uint64_t offset) except -1:
         """Skip the offsets from `next_offset` to this one for every consumer: no message has them."""
         self.next_offset = max(self.next_offset, offset)
+        return 0
 
     def unacknowledged(self, block, const uint64_t[::1] positions not None, uint64_t start):
         """(bucket, start, stop) of each entry of a block from `start` on, below its bucket's position."""
@@ -333,6 +360,190 @@ cdef class BucketLedger:
                 runs.append((index, max(first, start), stop))
             at += load32(p + AT_SIZE)
         return runs
+
+
+cdef class SharedOutlets:
+    """Loop thread only. Members are sharers of the ledger, by number."""
+
+    def __init__(self, subscription, BucketLedger ledger not None, reader_of, *, uint64_t due_runs_max,
+                 uint64_t runs_max, int64_t unsent_max):
+        """`reader_of(step)`: the reader. `due_runs_max`, `runs_max`: runs in the ledger, above which nothing new is
+        read. `unsent_max`: bytes, for a connection that is full, while other members go on.
+        """
+        self.subscription, self.hosted, self.acked = subscription, subscription.hosted, subscription.cursor
+        self.ledger, self.members, self.asked = ledger, [], ledger.next_offset
+        self.due_runs_max, self.runs_max, self.unsent_max = due_runs_max, runs_max, unsent_max
+        self.reader = reader_of(self.step)
+
+    def pump(self):
+        """Send until credit, room or durable messages run out."""
+        if self.pumping or self.any_member() is None:
+            return
+        self.pumping = True
+        try:
+            self.pump_all()
+        except EngineError as e:
+            self.close(e)
+        finally:
+            self.pumping = False
+
+    cdef int pump_all(self) except -1:
+        cdef BlockReader reader = self.reader
+        cdef Block block
+        cdef int64_t wanted
+        while self.measure():
+            wanted = self.wanted()
+            if wanted < 0:
+                break
+            if reader.pending is not None:
+                if not reader.waiting or wanted == <int64_t> self.ledger.next_offset:
+                    return 0
+                reader.stop()  # it waits for new messages, and others are due
+            self.asked = wanted
+            block = reader.next_block(wanted, self.read_size())
+            if block is None:
+                break
+            self.send_all(self.route(block))
+        if reader.pending is None:
+            self.at_end()
+        return 0
+
+    cdef int at_end(self) except -1:
+        segment = self.hosted.segment
+        if segment.sealed:
+            self.subscription.check_drained()
+        elif self.routed() >= <int64_t> segment.durable_offset and not self.is_crowded():
+            self.reader.wait_at(self.ledger.next_offset)
+        return 0
+
+    def step(self, block):
+        """A read or a wait has ended. The next block is read from disk while this one is sent."""
+        cdef int64_t wanted
+        cdef list parcels
+        if block is None:
+            self.pump()
+            return
+        try:
+            self.measure()
+            parcels = self.route(block)
+        except EngineError as e:
+            self.close(e)
+            return
+        wanted = self.wanted()
+        if 0 <= wanted < <int64_t> self.hosted.segment.durable_offset:
+            self.asked = wanted
+            self.reader.read_ahead(wanted, self.read_size())
+        if self.reader.pending is not None:  # it begins in the next turn of the loop, before this block is sent
+            get_running_loop().call_soon(self._send_read, parcels)
+        else:
+            self._send_read(parcels)
+
+    def _send_read(self, list parcels not None):
+        self.send_all(parcels)
+        self.pump()
+
+    cdef object any_member(self):
+        for member in self.members:
+            if member is not None:
+                return member
+        return None
+
+    cdef bint measure(self) except -1:
+        cdef Py_ssize_t number, count = len(self.members)
+        cdef Outlet outlet
+        cdef bint writable, ready = False
+        if self.messages is None or self.messages.shape[0] != count:
+            self.messages, self.sizes = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+        for number in range(count):
+            outlet = self.members[number]
+            self.messages[number] = self.sizes[number] = 0
+            if outlet is None or outlet.closed or outlet.messages_credit <= 0 or outlet.bytes_credit <= 0:
+                continue
+            writable = outlet.connection.writable
+            ready = ready or writable
+            if writable or outlet.connection.has_room(self.unsent_max):
+                self.messages[number], self.sizes[number] = outlet.messages_credit, outlet.bytes_credit
+        return ready
+
+    cdef int64_t wanted(self) except -2:
+        cdef int64_t due = self.ledger.first_due(self.messages, self.sizes)
+        cdef Py_ssize_t number
+        if due >= 0:
+            return due
+        if self.is_crowded():
+            return -1
+        for number in range(self.messages.shape[0]):
+            if self.messages[number] > 0:
+                return self.routed()
+        return -1
+
+    cdef int64_t routed(self) except -1:
+        gaps = self.hosted.segment.gaps
+        if gaps.runs:
+            self.ledger.go_on(gaps.skip(self.ledger.next_offset))
+        return self.ledger.next_offset
+
+    cdef int64_t read_size(self) except -1:
+        cdef int64_t room = 0, takers = 0
+        cdef Py_ssize_t number
+        for number in range(self.sizes.shape[0]):
+            room += self.sizes[number]
+            takers += self.sizes[number] != 0
+        takers = min(max(takers, 1), <int64_t> BLOCKS_PER_READ)
+        return min(max(room, 1), takers * <int64_t> self.any_member().connection.block_size)
+
+    cdef bint is_crowded(self) except -1:
+        cdef bint crowded = self.ledger.due_runs >= self.due_runs_max or self.ledger.lists.used >= self.runs_max
+        if crowded and not self.crowded:
+            self.paused()
+        self.crowded = crowded
+        return crowded
+
+    cpdef list route(self, Block block):
+        """(member, payload, salt, messages, skip) for each that is sent something of a block, read at `asked`.
+        """
+        cdef BucketLedger ledger = self.ledger
+        cdef uint64_t new
+        cdef list runs = None
+        if <int64_t> block.first_offset > self.asked:  # retention has deleted what was before, or it is a gap
+            ledger.forget(block.first_offset)
+        new = max(block.first_offset, ledger.next_offset)
+        if new < block.next_offset and not self.all_free(new):
+            runs = self.free_runs(new, block.next_offset)
+        return [
+            (self.members[number], payload, block.salt, messages, skip)
+            for number, payload, messages, skip in ledger.route_all(block.parts, self.messages, self.sizes, runs)
+        ]
+
+    # Whether no message from an offset on is acknowledged, in an open transaction or hidden, as seen at a glance.
+    cdef bint all_free(self, uint64_t start) except -1:
+        for taken in (self.acked.above, self.subscription.pending.offsets):
+            if taken and <uint64_t> taken.max() >= start:
+                return False
+        if <uint64_t> self.acked.position > start:
+            return False
+        return self.hosted.transactions is None and not self.hosted.segment.gaps.runs
+
+    cdef int send_all(self, list parcels) except -1:
+        cdef Outlet outlet
+        for outlet, payload, salt, messages, skip in parcels:
+            if not outlet.closed:  # else its messages are due to another member by now
+                outlet.send(payload, salt, messages, skip, None)
+        return 0
+
+    # What an heir does
+
+    def free_runs(self, start, stop):
+        """Runs of the new offsets [start, stop) to deliver; None: all."""
+        raise NotImplementedError
+
+    def paused(self):
+        """So much is due or unacknowledged that nothing new is read for now."""
+        raise NotImplementedError
+
+    def close(self, error):
+        """Close all members with an error."""
+        raise NotImplementedError
 
 
 # The lowest unacknowledged offset of a bucket; False when there is none.

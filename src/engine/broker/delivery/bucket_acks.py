@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from engine._native.format.offsets import bucket_positions, check_position
 from engine._native.serve.blocks import Block
 from engine._native.serve.dispatch import BucketLedger
 from engine.errors import InvalidArgumentError, NotOwnerError
@@ -35,25 +36,13 @@ def positions_of(header: commands.Ack, hosted: HostedSegment) -> list[Position]:
     if position is not None:
         check_position(position, hosted.segment.durable_offset)
         return [(bucket, int(position)) for bucket in range(count)]
-    return check_buckets(said, hosted)
+    assert said is not None
+    return bucket_positions(said, count, hosted.segment.durable_offset, hosted.name)
 
 
 def check_buckets(said: Any, hosted: HostedSegment) -> list[Position]:
     """Pairs [bucket, position] from a client, checked. Raises InvalidArgumentError."""
-    count, end = len(hosted.spec.bucket_ends), hosted.segment.durable_offset
-    for pair in said:
-        if not isinstance(pair, list | tuple) or len(pair) != 2 or not all(type(n) is int for n in pair):
-            raise InvalidArgumentError(f"`buckets` must have pairs [bucket, position], got {pair!r:.80}")
-        if not 0 <= pair[0] < count:
-            raise InvalidArgumentError(f"a bucket of {hosted.name} must be 0 to {count - 1}, got {pair[0]}")
-        check_position(pair[1], end)
-    return [(bucket, position) for bucket, position in said]
-
-
-def check_position(position: Any, end: int) -> None:
-    """Raise InvalidArgumentError unless it is an offset of a segment, or its end."""
-    if not 0 <= position <= end:
-        raise InvalidArgumentError(f"a position must be 0 to {end}, the end of the segment, got {position}")
+    return bucket_positions(said, len(hosted.spec.bucket_ends), hosted.segment.durable_offset, hosted.name)
 
 
 async def find(hosted: HostedSegment, positions: Iterable[Position], start: int) -> list[BucketRun]:

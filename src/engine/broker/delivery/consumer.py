@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyroaring import BitMap64
 
-from engine._native.format.offsets import offset_set, range_set, runs
+from engine._native.format.offsets import check_position, offset_set, range_set, runs
 from engine._native.serve.delivery import LoneOutlet, Outlet
 from engine.broker.delivery import transactional_acks
-from engine.broker.delivery.bucket_acks import acknowledge_alone, check_position, positions_of
+from engine.broker.delivery.bucket_acks import acknowledge_alone, positions_of
 from engine.broker.delivery.parts import payload_between
 from engine.broker.delivery.transactional_acks import transaction_of
 from engine.broker.pools.rates import Rate

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
 
-from engine._native.format.offsets import offset_set, range_set
-from engine.broker.delivery.bucket_acks import BucketRun, Position, check_attached, check_position, find, positions_of
+from engine._native.format.offsets import check_position, offset_set, range_set
+from engine.broker.delivery.bucket_acks import BucketRun, Position, check_attached, find, positions_of
 from engine.errors import FencedError, InvalidArgumentError, TransactionConflictError
 from engine.model.transactions import attempt_number, id_text, parse_id
 from engine.wire import commands
