@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from engine.broker.rights.records import INDEX_GRANTS, indexes_of
 from engine.broker.rights.token_file import line_of
 from engine.broker.server import Broker
 from engine.cli.reloading import reload_broker
-from engine.errors import AuthenticationError, AuthorizationError, EngineError, TimeoutError, TooManyRequestsError
+from engine.errors import AuthenticationError, AuthorizationError, ConnectError, EngineError, TimeoutError
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
 from engine.metadata.store import Event, OutcomeUnknownError, Watch
 from engine.model.rights import CLUSTER, Grant, Right
 from engine.testing.clock import FakeClock
+from engine.testing.metadata import FaultyMetadataStore
 from engine.wire.commands import Command
 from tests.kit.peer import Peer, listening, until
 
@@ -337,7 +339,7 @@ async def test_a_handshake_that_the_store_does_not_answer_ends_with_an_error(
         url = await listening(broker)
         Gate(broker.metadata, monkeypatch)
         role = "gate" if more else "ann"
-        with pytest.raises(TimeoutError, match=f"the grants of '{role}' within .* s; try again") as raised:
+        with pytest.raises(ConnectError, match=f"the grants of '{role}' within .* s; try again") as raised:
             await client(broker, url, "ann", **more)
         assert raised.value.retryable
         await until(lambda: not broker.connections)
@@ -365,11 +367,60 @@ async def test_so_many_wait_and_further_ones_are_refused(broker: Broker, monkeyp
     gate = Gate(broker.metadata, monkeypatch)
     waiting = asyncio.create_task(client(broker, url, "ann"))
     await until(lambda: grants._waiting)
-    with pytest.raises(TooManyRequestsError, match=r"wait for the grants of their roles reached \(1\)"):
-        await client(broker, url, "ann")
+    with pytest.raises(ConnectError, match=r"limit of roles whose grants are waited for reached \(1\)"):
+        await client(broker, url, "bob")
+    of_the_same = asyncio.create_task(client(broker, url, "ann"))
+    await until(lambda: grants._waiting["ann"] == 2)
     gate.open.set()
     await waiting
+    await of_the_same
     await client(broker, url, "bob")
+
+
+async def test_what_is_attached_comes_back_where_too_many_roles_wait(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = await listening(broker)
+    await write(broker.metadata, CLUSTER, "ann", "produce", "consume")
+    async with (
+        engine.AsyncClient(url, token=token("ann")) as user,
+        await user.producer("orders") as producer,
+        await user.queue_consumer("orders", "s", initial_position="earliest") as consumer,
+    ):
+        await producer.send(b"before")
+        await consumer.acknowledge(await consumer.receive())
+        gate = Gate(broker.metadata, monkeypatch)
+        monkeypatch.setattr(followed, "IDLE_MAX", 0)
+        monkeypatch.setattr(followed, "WAITING_MAX", 0)
+        for connection in list(broker.connections):
+            connection.stream.abort()
+        sending = asyncio.ensure_future(producer.send(b"behind"))
+        await until(lambda: len(gate.opened) >= 3)  # each attempt was refused
+        assert not sending.done()
+        monkeypatch.setattr(followed, "WAITING_MAX", 1_000)
+        gate.open.set()
+        await sending
+        assert (await consumer.receive()).value == b"behind"
+
+
+async def test_a_revocation_that_takes_a_record_out_of_the_index_counts_where_the_watch_was_down() -> None:
+    """As a broker of an older build writes it: the record is there, and not in the index any more."""
+
+    async def body() -> None:
+        store = FaultyMetadataStore(MemoryMetadataStore(FakeClock()), random.Random(1))
+        await write(store, "t/n", "ann", "produce", "consume")
+        grants = Grants(store, lambda role: None)
+        grants.use("ann")
+        await grants.known("ann", 1.0)
+        assert grants.holds("ann", Right.PRODUCE, "t/n")
+        store.break_watches()
+        await write_as_before(store, "t/n", "ann", "lookup")
+        await asyncio.sleep(1)
+        assert not grants.holds("ann", Right.PRODUCE | Right.CONSUME, "t/n")
+        await grants.close()
+        await store.close()
+
+    await body()
 
 
 def withdraw(roles: Path) -> None:

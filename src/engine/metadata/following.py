@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
@@ -19,7 +19,6 @@ from engine.metadata.store import Event, EventKind, MetadataStore, OutcomeUnknow
 log = logging.getLogger(__name__)
 
 RESTART_S = 0.5
-_CHECKED_AT_ONCE = 1_000  # keys, between turns of the loop
 
 T = TypeVar("T", bound=Hashable)
 
@@ -31,16 +30,18 @@ async def follow(
     known: Callable[[], Collection[str]],
     *,
     what: str,
+    among: Callable[[], Awaitable[Iterable[str]]] | None = None,
 ) -> None:
     """Call `heard` with every event of `watch()`, a watch that starts with a snapshot, until the store is closed.
 
     A failed watch misses the changes up to the start of the next one. Their effect shows in the next snapshot: it
-    repeats existing records, and each key of `known()` (the keys that the caller holds facts of) that no longer exists
-    is reported as a DELETE before the SNAPSHOT_END.
+    repeats existing records, and each key of `known()` (the keys that the caller holds facts of) that is there no more
+    is reported as a DELETE before the SNAPSHOT_END. `among`: of a watch of an index, reads the keys that are in it: a
+    record may have left the index, and exist. None: it is there as long as it exists.
     """
     while True:
         try:
-            await _follow_one(metadata, watch(), heard, known)
+            await _follow_one(metadata, watch(), heard, known, among)
             return  # the store was closed
         except AlreadyClosedError:
             return
@@ -50,13 +51,21 @@ async def follow(
 
 
 async def _follow_one(
-    metadata: MetadataStore, watch: Watch, heard: Callable[[Event], None], known: Callable[[], Collection[str]]
+    metadata: MetadataStore,
+    watch: Watch,
+    heard: Callable[[Event], None],
+    known: Callable[[], Collection[str]],
+    among: Callable[[], Awaitable[Iterable[str]]] | None,
 ) -> None:
     shown: set[str] | None = set()
     try:
         async for event in watch:
             if event.kind is EventKind.SNAPSHOT_END:
-                await _report_gone(metadata, list(known()), shown or set(), heard)
+                missing = [key for key in known() if key not in (shown or ())]
+                if missing and among is not None:
+                    await _report_others(metadata, missing, among, heard)
+                else:
+                    await _report_gone(metadata, missing, heard)
                 shown = None
             elif shown is not None:
                 shown.add(event.key)
@@ -65,24 +74,28 @@ async def _follow_one(
         watch.close()
 
 
-async def _report_gone(
-    metadata: MetadataStore, known: list[str], shown: set[str], heard: Callable[[Event], None]
-) -> None:
-    for i, key in enumerate(known):
-        if i % _CHECKED_AT_ONCE == 0:
-            await asyncio.sleep(0)  # let the loop serve other work
-        if key not in shown:
-            await _report_if_gone(metadata, key, heard)
-
-
-async def _report_if_gone(metadata: MetadataStore, key: str, heard: Callable[[Event], None]) -> None:
-    """Report a missing key as deleted. One that was created after the snapshot is left to the watch.
+async def _report_gone(metadata: MetadataStore, missing: list[str], heard: Callable[[Event], None]) -> None:
+    """Report those as deleted that do not exist. One that was created after the snapshot is left to the watch.
 
     The version is above any that this process has seen of the key, and below that of a later record of the same key.
     """
-    version = metadata.version
-    if await metadata.newest.get(key) is None:
-        heard(Event(EventKind.DELETE, key, version))
+    for key in missing:
+        version = metadata.version
+        if await metadata.newest.get(key) is None:
+            heard(Event(EventKind.DELETE, key, version))
+
+
+async def _report_others(
+    metadata: MetadataStore,
+    missing: list[str],
+    among: Callable[[], Awaitable[Iterable[str]]],
+    heard: Callable[[Event], None],
+) -> None:
+    """Likewise those that are not among the keys of an index."""
+    version, there = metadata.version, set(await among())
+    for key in missing:
+        if key not in there:
+            heard(Event(EventKind.DELETE, key, version))
 
 
 @dataclass(slots=True, eq=False)
@@ -111,8 +124,9 @@ class Choice(Generic[T]):
         tasks: Supervisor,
         what: Callable[[T], str] = str,
         began: Callable[[T], object] = lambda one: None,
+        among: Callable[[T], Awaitable[Iterable[str]]] | None = None,
     ) -> None:
-        """`began`: told once of each that was added, when shown() has come."""
+        """`began`: told once of each that was added, when shown() has come. `among`: as for follow()."""
         self._metadata = metadata
         self._watch = watch
         self._heard = heard
@@ -120,6 +134,7 @@ class Choice(Generic[T]):
         self._tasks = tasks
         self._what = what
         self._began = began
+        self._among = among
         self._chosen: dict[T, _Chosen] = {}
 
     def __len__(self) -> int:
@@ -134,7 +149,10 @@ class Choice(Generic[T]):
         chosen.times += 1
         if chosen.times == 1:
             what, heard = self._what(one), partial(self._hear, one, chosen)
-            following = follow(self._metadata, partial(self._watch, one), heard, partial(self._known, one), what=what)
+            among = None if self._among is None else partial(self._among, one)
+            following = follow(
+                self._metadata, partial(self._watch, one), heard, partial(self._known, one), what=what, among=among
+            )
             chosen.task = self._tasks.spawn(following, what)
 
     async def shown(self, one: T) -> None:

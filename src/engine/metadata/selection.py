@@ -30,7 +30,11 @@ class Selection(Choice[T]):
         began: Callable[[T], object] = lambda one: None,
     ) -> None:
         """`began`: as of Choice."""
+
+        async def among(one: T) -> list[str]:
+            return [record.key for _, record in await metadata.newest.list_index(index, *range_of(one))]
+
         super().__init__(
             metadata, lambda one: metadata.watch_index(index, *range_of(one)), heard, known, tasks,
-            lambda one: f"{one} in {index}", began,
+            lambda one: f"{one} in {index}", began, among,
         )  # fmt: skip

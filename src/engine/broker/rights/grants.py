@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection
 
 from engine.aio.tasks import Supervisor
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _ANSWERS = 10_000  # remembered of holds(), about 300 bytes each
 IDLE_MAX = 256  # roles that are followed although nothing of them is here
-WAITING_MAX = 1_000  # connections and HTTP requests that wait for grants
+WAITING_MAX = 1_000  # roles whose grants are waited for
 
 
 class _Role:
@@ -59,7 +60,7 @@ class Grants:
         self._ended = ended
         self._roles: dict[str, _Role] = {}
         self._idle: dict[str, None] = {}  # without users, the one that had some last at the end
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()  # how many wait, by role
         self._answers: dict[tuple[str, int, str, str | None], bool] = {}  # of holds(), as long as no grant changes
         self._tasks = Supervisor("grants")
         self._followed = Selection(metadata, INDEX_GRANTS, _of_role, self._heard, self._keys, self._tasks, self._shown)
@@ -108,16 +109,15 @@ class Grants:
 
     async def known(self, role: str, seconds: float) -> None:
         """Wait until the grants of a role in use are known. Raises TimeoutError, after so many seconds;
-        TooManyRequestsError: WAITING_MAX wait already.
+        TooManyRequestsError: those of WAITING_MAX other roles are waited for.
         """
         if self.knows(role):
             return
-        if self._waiting >= WAITING_MAX:
+        if role not in self._waiting and len(self._waiting) >= WAITING_MAX:
             raise TooManyRequestsError(
-                f"limit of connections and requests that wait for the grants of their roles reached ({WAITING_MAX}); "
-                f"try again later"
+                f"limit of roles whose grants are waited for reached ({WAITING_MAX}); try again later"
             )
-        self._waiting += 1
+        self._waiting[role] += 1
         try:
             async with asyncio.timeout(seconds):
                 await self._followed.shown(role)
@@ -126,7 +126,9 @@ class Grants:
                 f"the metadata store did not tell the grants of {role!r:.200} within {seconds:.3g} s; try again"
             ) from None
         finally:
-            self._waiting -= 1
+            self._waiting[role] -= 1
+            if not self._waiting[role]:
+                del self._waiting[role]
 
     # -- what they may do: each raises TimeoutError where the role's grants are not known ---------------------------
 

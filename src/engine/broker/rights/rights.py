@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -144,12 +145,13 @@ class Rights:
 class Followed:
     """The roles whose grants one connection, or one HTTP request, needs: they are followed until close()."""
 
-    __slots__ = ("_grants", "_rights", "_roles")
+    __slots__ = ("_grants", "_rights", "_roles", "_until")
 
     def __init__(self, rights: Rights, grants: Grants | None) -> None:
         self._rights = rights
         self._grants = grants
         self._roles: list[str] = []
+        self._until: float | None = None  # by the loop's clock, from the first wait on
 
     def add(self, principal: Principal) -> bool:
         """Follow what it may be granted. Whether it can be checked now; if not, known() waits for that.
@@ -164,11 +166,13 @@ class Followed:
         return grants.knows(role) or self._rights.is_superuser(role)
 
     async def known(self, principal: Principal, seconds: float = KNOWN_S_MAX) -> None:
-        """Wait until one that was added can be checked, so many seconds and KNOWN_S_MAX at most. Raises TimeoutError,
-        TooManyRequestsError.
+        """Wait until one that was added can be checked, so many seconds at most, and for all of them together
+        KNOWN_S_MAX. Raises TimeoutError, TooManyRequestsError.
         """
         if self._grants is not None:
-            await self._grants.known(principal.role, min(seconds, KNOWN_S_MAX))
+            now = asyncio.get_running_loop().time()
+            self._until = self._until or now + KNOWN_S_MAX
+            await self._grants.known(principal.role, min(seconds, max(self._until - now, 0.0)))
 
     def close(self) -> None:
         """Idempotent."""

@@ -18,7 +18,15 @@ from engine.broker.rights.identities import Credentials
 from engine.broker.rights.principal import Kind, earlier
 from engine.broker.session.identity import broker_of
 from engine.broker.settings.attempts import Refusal
-from engine.errors import AuthenticationError, EngineError, ProtocolError, UnsupportedError
+from engine.errors import (
+    AuthenticationError,
+    ConnectError,
+    EngineError,
+    ProtocolError,
+    TimeoutError,
+    TooManyRequestsError,
+    UnsupportedError,
+)
 from engine.metadata.keys import ROLE
 from engine.wire import commands
 from engine.wire.commands import (
@@ -81,9 +89,12 @@ def _when_known(
 
 
 def _limited(connection: Connection, header: Connect, broker: str | None, found: Principal) -> None:
-    """_admit() once the limits of the principal's role are known: likewise."""
+    """_admit() once the limits of the principal's role are known: likewise. A superuser is let in before."""
     host, admit = connection.host, partial(_admit, connection, header, broker)
     if not found.role or host.memory.followed.is_ready(ROLE + found.role):
+        admit(found)
+    elif found.kind is Kind.ROLE and host.rights.is_superuser(found.role):
+        host.memory.followed.follow(ROLE + found.role)
         admit(found)
     else:
         known = partial(host.memory.followed.ready, ROLE + found.role)
@@ -106,6 +117,8 @@ async def _wait(
         host.rights.check_again(host.identities, found, connection.caller)
         if not connection.closed:
             go_on(found)
+    except (TimeoutError, TooManyRequestsError) as e:  # as where there is no room for a connection: clients try again
+        connection.fail(ConnectError(str(e)))
     except EngineError as e:
         connection.fail(e)
     except Exception as e:
@@ -119,7 +132,8 @@ def _admit(connection: Connection, header: Connect, broker: str | None, found: P
     host, stream = connection.host, connection.stream
     config, forwarded = host.config, header.forwarded
     if host.memory.limits is not None and found.role:
-        if (beyond := host.memory.limits.connect(found.role)) is not None:
+        known = host.memory.followed.is_ready(ROLE + found.role)
+        if (beyond := host.memory.limits.connect(found.role, known=known)) is not None:
             connection.fail(beyond)
             return
         connection.counted = True
