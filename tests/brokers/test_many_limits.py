@@ -12,6 +12,7 @@ import pytest
 import engine
 from engine.broker.admin import dynamic
 from engine.broker.limiting import Limiting
+from engine.broker.limits.debts import Debts
 from engine.broker.limits.limits import BrokerLimits
 from engine.broker.segment.producer import Producer
 from engine.broker.server import Broker
@@ -71,13 +72,14 @@ async def test_the_thousandth_tenant_costs_as_much_as_the_tenth(
             counted(monkeypatch, BrokerLimits, "_is_limited", looked)
             counted(monkeypatch, Limiting, "_limit", looked)
             counted(monkeypatch, Choice, "shown", looked)
+            counted(monkeypatch, Debts, "change", looked)
             costs = []
             for i in range(1_000):
                 before = len(looked)
                 await followed(broker).ready(f"t{i}")
                 costs.append(len(looked) - before)
             assert "_is_limited" in looked
-            assert "_limit" not in looked, "what is attached is of others"
+            assert not {"_limit", "change"} & set(looked), "what is attached, or owes, is of others"
             # A round that goes on meanwhile awaits what is new as well.
             assert abs(costs[999] - costs[9]) <= 3
             assert max(costs) <= 16

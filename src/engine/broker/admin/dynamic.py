@@ -38,12 +38,10 @@ log = logging.getLogger(__name__)
 CLUSTER: Final = "*"  # as of model.rights, which most engines do not load
 EACH_ROLE: Final = f"{keys.ROLE}*"
 TOLD_S_MAX = 20.0  # until the store has told the limits of a tenant or role
-ASKED_AT_ONCE = (
-    32  # tenants and roles: of each begin two watches at most, with a read each, and then those of others' use
-)
+ASKED_AT_ONCE = 32  # tenants and roles: so twice as many watches begin at a time, each with a read
 IDLE_MAX = 256  # tenants and roles whose limits are followed although nothing here is of them
-_LOOK_EACH = 64  # new ones, or 1/_LOOK_PART of those that are followed, when more idle ones than that are looked for
-_LOOK_PART = 16
+_LOOK_EACH = 64  # new ones, when more idle ones than that are looked for; or where more are followed
+_LOOK_PART = 16  # of them: the part that must be new, so that a new one costs the same however many there are
 
 # Users of one of these read the CurrentConfig at each use, or follow it.
 DYNAMIC = (
