@@ -316,7 +316,7 @@ class FollowedLimits:
             asked.cancel()
         elif (error := task.exception()) is not None:
             asked.set_exception(error)
-            asked.exception()  # it is logged: nobody has to wait for it
+            asked.exception()  # it is logged: nothing has to wait for it
         else:
             asked.set_result(None)
         self._begin_some()

@@ -255,7 +255,7 @@ class QuotaLoop(Rounds):
         for name, size in mine.items():
             most, said = self._most.get(name), shown[name]
             if most is None or size == said:
-                continue  # without a limit of the bytes nobody goes by them
+                continue  # without a limit of the bytes nothing goes by them
             if max(whole.get(name, 0), size, said) >= _NEAR * most or abs(size - said) * steps > most:
                 return False
         return True

@@ -148,7 +148,7 @@ class Shown(Generic[T]):
             found.pop(key, None)
             group, url = keys.shown_of(key)
             if url == self._brokers.url:
-                self._said.pop(group, None)  # whoever has deleted it: it is said again
+                self._said.pop(group, None)  # deleted here or elsewhere: it is said again
             return
         try:
             found[key] = msgspec.json.decode(event.record.value, type=self._kind)
