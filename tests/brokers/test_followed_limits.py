@@ -60,24 +60,28 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Gate:
-    """A store of one broker whose new watches of limits are silent until it is opened."""
+    """A store of one broker whose new watches below a prefix are silent until it is opened."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, below: str = keys.LIMITS) -> None:
         self.open = asyncio.Event()
         self.waiting = 0
+        self.begun: list[str] = []  # of what the watches are, in order
+        self._below = below
         self._store = store
         self._watch, self._watch_key = store.watch, store.watch_key
         store.watch, store.watch_key = self.watch, self.watch_key
 
     def watch(self, prefix: str, from_version: int | None = None) -> Any:
-        found = self._watch(prefix, from_version)
-        return self._behind(found) if prefix.startswith(keys.LIMITS) else found
+        return self._behind(prefix, self._watch(prefix, from_version))
 
     def watch_key(self, key: str) -> Any:
-        return self._behind(self._watch_key(key))
+        return self._behind(key, self._watch_key(key))
 
-    def _behind(self, watch: Any) -> Any:
+    def _behind(self, of: str, watch: Any) -> Any:
+        if not of.startswith(self._below):
+            return watch
         gate = self
+        self.begun.append(of)
 
         class Silent:
             async def __aiter__(self) -> AsyncIterator[Event]:

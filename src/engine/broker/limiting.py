@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from engine.broker.limits.limits import BrokerLimits
 from engine.broker.upkeep.attendance import AttendanceLoop
 from engine.broker.upkeep.quotas import NAMES, QuotaLoop
 from engine.broker.upkeep.rate_shares import RateShares
+from engine.errors import TimeoutError
 from engine.model.limits import ATTENDED, EACH_ROLE, RATES, ROLE
 from engine.model.rights import CLUSTER
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from engine.broker.server import Broker
     from engine.broker.upkeep.rounds import Rounds
 
+log = logging.getLogger(__name__)
+
 
 class Limiting:
     """Made with the first limit. Loop thread only."""
@@ -26,6 +30,7 @@ class Limiting:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._begun: set[Rounds] = set()
+        self._said: set[Rounds] = set()  # of which there are limits
         limits = self.limits = broker.memory.limits = BrokerLimits(self._changed, broker.memory.followed.told)
         limits.meet_others = self._meet_others
         self._first = True  # nothing of what is attached counts yet
@@ -48,24 +53,39 @@ class Limiting:
         """
         every = self._first or CLUSTER in groups or EACH_ROLE in groups
         self._first = False
-        for connection in list(self._broker.connections):
+        for connection in list(self._broker.connections) if every or groups else ():
             every_one = every or ROLE + connection.role in groups
             attached: list[Producer | Consumer] = [*connection.producers.values(), *connection.consumers.values()]
             for one in attached:
                 if every_one or one.hosted.name.topic.tenant in groups:
-                    one.limit(self.limits)
+                    self._limit(one, connection.role)
         for rounds, names in self._rounds:
-            if rounds not in self._begun and self.limits.says(names):
+            is_new = rounds not in self._said and self.limits.says(names)
+            if is_new:
+                self._said.add(rounds)
+            elif not self.limits.says(names):
+                self._said.discard(rounds)
+            if is_new and rounds not in self._begun:
                 self._begun.add(rounds)
                 self._broker.tasks.spawn(rounds.run(), rounds.over)
-            rounds.wake()
+            if every or groups or is_new:
+                rounds.wake()
+
+    def _limit(self, one: Producer | Consumer, role: str) -> None:
+        try:
+            one.limit(self.limits)
+        except TimeoutError as e:
+            log.debug("one of %s goes by the limits as before: %s", one.hosted.name, e)
+            for group in (one.hosted.name.topic.tenant, ROLE + role):
+                if not self.limits.knows(group):
+                    self.limits.change_again(group)
 
     async def _meet_others(self, group: str) -> None:
         """Know what other brokers have of a group before anything of it is here."""
         met: list[Coroutine[Any, Any, None]] = []
         for rounds, names in self._rounds:
             if group in self.limits.groups(names):
-                met.append(rounds.meet())
+                met.append(rounds.meet(group))
         if met:
             await asyncio.gather(*met)
 

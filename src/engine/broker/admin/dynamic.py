@@ -38,8 +38,10 @@ log = logging.getLogger(__name__)
 CLUSTER: Final = "*"  # as of model.rights, which most engines do not load
 EACH_ROLE: Final = f"{keys.ROLE}*"
 TOLD_S_MAX = 20.0  # until the store has told the limits of a tenant or role
+ASKED_AT_ONCE = 32  # tenants and roles: so twice as many watches begin at a time, each with a read
 IDLE_MAX = 256  # tenants and roles whose limits are followed although nothing here is of them
-_LOOK_EACH = 64  # new ones, when more idle ones than that are looked for
+_LOOK_EACH = 64  # new ones, when more idle ones than that are looked for; or where more are followed
+_LOOK_PART = 16  # of them: the part that must be new, so that a new one costs the same however many there are
 
 # Users of one of these read the CurrentConfig at each use, or follow it.
 DYNAMIC = (
@@ -205,7 +207,10 @@ class FollowedLimits:
         self._here = here
         self._tasks = tasks
         self._limits: BrokerLimits | None = None
-        self._asking: dict[str, asyncio.Task[None]] = {}  # those that are not ready yet
+        self._asking: dict[str, asyncio.Future[None]] = {}  # those that are not ready yet
+        self._waited: dict[str, None] = {}  # those of them that have not begun, in order: something waits for them
+        self._hinted: dict[str, None] = {}  # likewise: nothing does
+        self._at_work = 0  # those that have begun
         self._keys: dict[str, set[str]] = {}  # of the records, by the part of a group
         self._parts = Choice(metadata, self._watch, self._heard, self._known, tasks, "the limits {}".format)
         self._new = 0  # groups, since idle ones were looked for
@@ -217,18 +222,20 @@ class FollowedLimits:
         """
         if not self.is_ready(group):
             await self._wait(group, within_s)
-        self.told[group] = self.told.pop(group)
         return self._limits
 
     def is_ready(self, group: str) -> bool:
-        """Whether ready() need not be awaited."""
-        return group in self.told and group not in self._asking
+        """Whether ready() need not be awaited. It is asked for then, so that it is the last one to be dropped."""
+        if group not in self.told or group in self._asking:
+            return False
+        self.told[group] = self.told.pop(group)
+        return True
 
     def follow(self, group: str) -> None:
-        """Begin to, where it is not followed."""
-        if group not in self.told and group not in self._asking:
+        """Begin to, where it is not followed, after those that something waits for."""
+        if not self.is_ready(group) and group not in self._asking:
             with contextlib.suppress(AlreadyClosedError):
-                self._ask(group)
+                self._ask(group, self._hinted)
 
     def note(self, key: str, value: bytes | None) -> None:
         """Take a record over, None where it was deleted; of a group that is followed."""
@@ -261,11 +268,14 @@ class FollowedLimits:
         try:
             async with asyncio.timeout(within_s):
                 while not self.is_ready(group):
-                    task = self._asking.get(group) or self._ask(group)
-                    await asyncio.wait([task])
-                    if task.cancelled():
+                    asked = self._asking.get(group) or self._ask(group, self._waited)
+                    if group in self._hinted:
+                        del self._hinted[group]
+                        self._waited[group] = None
+                    await asyncio.wait([asked])
+                    if asked.cancelled():
                         raise _closing()
-                    task.result()
+                    asked.result()
         except builtins.TimeoutError as e:
             if isinstance(e, EngineError):
                 raise
@@ -273,13 +283,43 @@ class FollowedLimits:
                 f"the metadata store did not tell the limits of {group} within {within_s:.3g} s; try again"
             ) from None
 
-    def _ask(self, group: str) -> asyncio.Task[None]:
+    def _ask(self, group: str, queue: dict[str, None]) -> asyncio.Future[None]:
+        asked = self._asking[group] = asyncio.get_running_loop().create_future()
+        if group in (CLUSTER, EACH_ROLE):
+            self._begin_one(group)  # others wait for it, while they are at work
+        else:
+            queue[group] = None
+            self._begin_some()
+        if asked.cancelled():
+            raise _closing()
+        return asked
+
+    def _begin_some(self) -> None:
+        """Of ASKED_AT_ONCE: however many are asked for, so many watches begin at a time."""
+        while self._at_work < ASKED_AT_ONCE and (queue := self._waited or self._hinted):
+            group = next(iter(queue))
+            del queue[group]
+            self._begin_one(group)
+
+    def _begin_one(self, group: str) -> None:
         task = self._tasks.spawn(self._tell(group), f"limits of {group}")
         if task is None:
-            raise _closing()
-        self._asking[group] = task
-        task.add_done_callback(lambda done: self._asking.pop(group, None))
-        return task
+            self._asking.pop(group).cancel()
+            return
+        self._at_work += group not in (CLUSTER, EACH_ROLE)
+        task.add_done_callback(partial(self._has_told, group))
+
+    def _has_told(self, group: str, task: asyncio.Task[None]) -> None:
+        self._at_work -= group not in (CLUSTER, EACH_ROLE)
+        asked = self._asking.pop(group)
+        if task.cancelled():
+            asked.cancel()
+        elif (error := task.exception()) is not None:
+            asked.set_exception(error)
+            asked.exception()  # it is logged: nothing has to wait for it
+        else:
+            asked.set_result(None)
+        self._begin_some()
 
     async def _tell(self, group: str) -> None:
         if group.startswith(keys.ROLE) and group != EACH_ROLE:
@@ -291,20 +331,27 @@ class FollowedLimits:
                     self._parts.add(part)
             for part in parts:
                 await self._parts.shown(part)
+            if self._limits is not None:
+                self._limits.settle()  # nothing is here of it yet that goes by its records
             self.told[group] = None
             self._new += 1
+            if self._limits is not None:
+                self._limits.known(group)
         if self._limits is not None:
             self._limits.settle()
             await self._limits.meet_others(group)
-        if self._new >= _LOOK_EACH:
+        if self._new >= max(_LOOK_EACH, len(self.told) // _LOOK_PART):
             self._new = 0
             self._drop_idle()
 
     def _drop_idle(self) -> None:
         used = {CLUSTER, EACH_ROLE, *self._asking, *self._here()}
         idle = [group for group in self.told if group not in used]
-        for group in idle[: max(len(idle) - IDLE_MAX, 0)]:
+        dropped = idle[: max(len(idle) - IDLE_MAX, 0)]
+        for group in dropped:
             self._drop(group)
+        if dropped and self._limits is not None:
+            self._limits.forget(dropped)
 
     def _drop(self, group: str) -> None:
         del self.told[group]
@@ -313,8 +360,6 @@ class FollowedLimits:
             for key in self._keys.pop(part, ()):
                 if self._limits is not None:
                     self._limits.note(key, None)
-        if self._limits is not None:
-            self._limits.forget()
 
 
 def _closing() -> AlreadyClosedError:

@@ -165,9 +165,9 @@ class OpenSegments:
             return None
 
     async def _open(self, spec: SegmentSpec, create: bool) -> HostedSegment:
-        await self.admit(spec.name.topic.tenant)
         permit = await self._loads.acquire(1)
         try:
+            await self.admit(spec.name.topic.tenant)
             return await self._load(spec, create)
         finally:
             self._loads.release(permit)

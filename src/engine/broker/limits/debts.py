@@ -8,12 +8,16 @@ or gone, has a limit as well: above it no other one of the role attaches, until 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 
 from engine.broker.limits.bucket import Bucket
 from engine.broker.limits.throttle import Throttle
+from engine.errors import TimeoutError
 from engine.limits import ENTRY_MESSAGES_MAX, ENTRY_SIZE_MAX
 from engine.model.names import TopicName
+
+log = logging.getLogger(__name__)
 
 # Beyond its credit: more than is on its way when a limit begins to hold.
 AHEAD_BYTES = 2 * ENTRY_SIZE_MAX
@@ -47,10 +51,16 @@ class Debts:
             owed = self._owed[key] = Throttle(self._buckets(topic, role), lambda *_: self._paid(key), role)
         owed.ask(max(messages, 0), max(size, 0))
 
-    def change(self) -> None:
-        """Go by the limits as they are now."""
+    def change(self) -> list[tuple[TopicName, str]]:
+        """Go by the limits as they are now. Of these topics and roles they are not known."""
+        unknown = []
         for (topic, role), owed in list(self._owed.items()):
-            owed.change(self._buckets(topic, role))
+            try:
+                owed.change(self._buckets(topic, role))
+            except TimeoutError as e:
+                log.debug("what %s owes at %s is paid as before: %s", role, topic, e)
+                unknown.append((topic, role))
+        return unknown
 
     def too_many(self, topic: TopicName, role: str) -> bool:
         """Whether the producers of a role owe so much that no other one may attach to the topic."""

@@ -62,6 +62,16 @@ class Elsewhere:
     def __bool__(self) -> bool:
         return bool(self._held or self._used)
 
+    def replace(self, other: Elsewhere) -> list[Scope]:
+        """Go by the other one for what it has, which is returned."""
+        names = other._held.keys() | other._used.keys()
+        for name in names:
+            self._held.pop(name, None)
+            self._used.pop(name, None)
+        self._held |= other._held
+        self._used |= other._used
+        return [(scope, direction) for scope, _, direction in (name.rpartition("\n") for name in names)]
+
     def share(self, scope: Scope) -> float:
         """This broker's share of a rate, above 0 and up to 1."""
         name = "\n".join(scope)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -59,7 +59,11 @@ class BrokerLimits:
         self._changed = changed
         self._told = told
         self._changes: set[str] = set()  # groups, since the records were applied
-        self._of: dict[tuple[str, ...], frozenset[str]] = {}  # groups by names of limits, see groups()
+        self._again: set[str] = set()  # groups that something here has not followed the change of
+        self._of: dict[tuple[str, ...], set[str]] = {}  # groups by names of limits, see groups()
+        self._resources: dict[str, set[str]] = {}  # that have a record, by group
+        self._said: dict[str, Counter[str]] = {}  # by group, in how many of its records a limit is
+        self._said_of_all: Counter[str] = Counter()  # likewise in all records
         self.meet_others: Callable[[str], Awaitable[None]] = _alone  # learns what other brokers show of a group by now
         self._time = asyncio.get_running_loop().time
         self._records: dict[str, Limits] = {}
@@ -70,7 +74,7 @@ class BrokerLimits:
         self._prune_at = _PRUNED_FIRST
         self._scheduled = False
         self._open_transactions: dict[str, RoleTransactions] = {}  # by role
-        self._others: Mapping[str, Others] = {}  # by "what\nscope", what is there at other brokers
+        self._others: dict[str, Others] = {}  # by "what\nscope", what is there at other brokers
         self._attached: tuple[object, list[Attended]] | None = None  # what it is of, and producers and consumers
         self._applied = 0  # so often were records
         self.producers = Crowd("producers")
@@ -92,51 +96,97 @@ class BrokerLimits:
                 found = Limits.of(resource, value)
             except EngineError as e:
                 log.warning("the record %s in the metadata store is ignored: %s", key, e)
-        if found == self._records.get(resource):
+        before = self._records.get(resource)
+        if found == before:
             return
+        group = keys.limit_group(resource)
         if found is None:
             del self._records[resource]
         else:
             self._records[resource] = found
-        self._changes.add(keys.limit_group(resource))
+        self._index(group, resource, before, found)
+        self._change(group)
+
+    def _index(self, group: str, resource: str, before: Limits | None, now: Limits | None) -> None:
+        resources, said = self._resources.setdefault(group, set()), self._said.setdefault(group, Counter())
+        for limits, more in ((before, -1), (now, 1)):
+            for name in () if limits is None else limits.said():
+                for count in (said, self._said_of_all):
+                    count[name] += more
+                    if not count[name]:
+                        del count[name]
+        if now is not None:
+            resources.add(resource)
+        else:
+            resources.discard(resource)
+            if not resources:
+                del self._resources[group], self._said[group]
+
+    def _change(self, group: str) -> None:
+        self._changes.add(group)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._apply)
 
+    def change_again(self, group: str) -> None:
+        """Something here could not follow the change of a group that is not known: it does once it is known."""
+        self._again.add(group)
+
     def says(self, names: Iterable[str]) -> bool:
         """Whether any resource says one of these."""
-        wanted = tuple(names)
-        return any(getattr(limits, name) is not None for limits in self._records.values() for name in wanted)
+        return any(name in self._said_of_all for name in names)
 
-    def groups(self, names: Iterable[str]) -> frozenset[str]:
-        """The groups, of those that are known, for which one of these limits is said, also by what is above them."""
+    def groups(self, names: Iterable[str]) -> Set[str]:
+        """The groups, of those that are known, for which one of these limits is said, also by what is above them.
+
+        It is kept: a group that becomes known, or whose records change, is looked at alone.
+        """
         wanted = tuple(names)
         found = self._of.get(wanted)
         if found is None:
-            found = self._of[wanted] = frozenset(self._limited(wanted)) & frozenset(self._told) - {EACH_ROLE}
+            found = self._of[wanted] = {group for group in self._told if self._is_limited(group, wanted)}
         return found
 
-    def _limited(self, names: tuple[str, ...]) -> Iterator[str]:
-        each = [name for name in names if name in model.OF_TOPIC]
-        for resource, limits in self._records.items():
-            if any(getattr(limits, name) is not None for name in names):
-                yield keys.limit_group(resource)
-        if (above := self._records.get(CLUSTER)) and any(getattr(above, name) is not None for name in each):
-            yield from (group for group in self._told if not group.startswith(ROLE))
-        if (above := self._records.get(EACH_ROLE)) and any(getattr(above, name) is not None for name in names):
-            yield from (group for group in self._told if group.startswith(ROLE))
+    def _is_limited(self, group: str, names: tuple[str, ...]) -> bool:
+        if group == EACH_ROLE:
+            return False
+        said = self._said.get(group)
+        if said is not None and any(name in said for name in names):
+            return True
+        if group.startswith(ROLE):
+            above = self._records.get(EACH_ROLE)
+            return above is not None and any(getattr(above, name) is not None for name in names)
+        above = self._records.get(CLUSTER)
+        return above is not None and any(getattr(above, name) is not None for name in names if name in model.OF_TOPIC)
 
     def settle(self) -> None:
-        """Go by the records, and the groups that are known, as they are now."""
-        self._of.clear()
+        """Go by the records as they are now."""
         if self._scheduled:
             self._apply()
 
-    def forget(self) -> None:
-        """A group is not known any more."""
-        self._of.clear()
+    def known(self, group: str) -> None:
+        """A group is known from now on."""
+        if group in (CLUSTER, EACH_ROLE):
+            self._of.clear()
+        self._look_at(group)
+        if group in self._again or (group in (CLUSTER, EACH_ROLE) and group in self._records):
+            self._again.discard(group)
+            self._change(group)
+
+    def forget(self, groups: Iterable[str]) -> None:
+        """These are not known any more."""
+        for group in groups:
+            self._look_at(group)
         self._topics.clear()
         self._roles.clear()
+
+    def _look_at(self, group: str) -> None:
+        """Whether a group is one of groups()."""
+        for names, found in self._of.items():
+            if group in self._told and self._is_limited(group, names):
+                found.add(group)
+            else:
+                found.discard(group)
 
     def knows(self, group: str) -> bool:
         """Whether its limits are known."""
@@ -150,11 +200,20 @@ class BrokerLimits:
         if not self._scheduled:
             return  # done by settle()
         self._scheduled = False
-        self._applied += 1
-        self.forget()
-        changes, self._changes = self._changes, set()
-        self.debts.change()
+        changes, self._changes = {group for group in self._changes if group in self._told}, set()
+        if changes:  # nothing is here of a group that is not known yet
+            self._applied += 1
+            if CLUSTER in changes or EACH_ROLE in changes:
+                self._of.clear()
+            self.forget(changes)
+            self._follow_debts()
         self._changed(changes)
+
+    def _follow_debts(self) -> None:
+        for topic, role in self.debts.change():
+            for group in (topic.tenant, ROLE + role):
+                if not self.knows(group):
+                    self.change_again(group)
 
     def here(self) -> Iterator[str]:
         """The groups that something counts for."""
@@ -162,6 +221,10 @@ class BrokerLimits:
             yield from {keys.limit_group(scope) for scope, _ in crowd}
         for topic, role in self.debts:
             yield from (topic.tenant, ROLE + role)
+        now = self._time()
+        for role, known in list(self._open_transactions.items()):
+            known.count(now)  # forgets those that are over
+            self._forget(role)
         yield from (ROLE + role for role in (*self.connections, *self._open_transactions))
 
     # -- what is in effect -----------------------------------------------------------------------------------------
@@ -190,9 +253,10 @@ class BrokerLimits:
         self._check_known(topic.tenant)
         return model.totals_of(topic, name, self._records.get)
 
-    def sums(self, name: str) -> list[Limit]:
-        """All limits of a sum."""
-        said = ((getattr(limits, name), resource) for resource, limits in self._records.items())
+    def sums(self, name: str, group: str | None = None) -> list[Limit]:
+        """All limits of a sum; or those of a group."""
+        resources = self._records if group is None else self._resources.get(group, ())
+        said = ((getattr(self._records[resource], name), resource) for resource in resources)
         return [Limit(value, resource) for value, resource in said if value is not None and value != model.NO_LIMIT]
 
     def of_messages(self, tenant: str) -> TopicPolicies:
@@ -249,6 +313,12 @@ class BrokerLimits:
             return
         for scope, bucket in self._buckets.items():
             bucket.share(elsewhere.share(scope))
+
+    def share_of(self, elsewhere: Elsewhere) -> None:
+        """Likewise by what they use of one group, which is new here."""
+        for scope in self._elsewhere.replace(elsewhere):
+            if (bucket := self._buckets.get(scope)) is not None:
+                bucket.share(self._elsewhere.share(scope))
 
     def buckets_in_use(self) -> list[tuple[tuple[str, str], Bucket]]:
         """((scope, direction), bucket) of what has a rate now."""
@@ -408,8 +478,8 @@ class BrokerLimits:
 
     # -- with other brokers ----------------------------------------------------------------------------------------
 
-    def present(self) -> dict[str, Present]:
-        """What is here, of what has a limit, by group."""
+    def present(self, shown: Collection[str] = ()) -> dict[str, Present]:
+        """What is here, of what has a limit, by group. `shown`: the groups that the others are shown already."""
         of = self._applied, self.producers.version, self.consumers.version
         if self._attached is None or self._attached[0] != of:
             self._attached = of, [*self._attended(self.producers), *self._attended(self.consumers)]
@@ -420,9 +490,9 @@ class BrokerLimits:
         for role, known in self._open_transactions.items():
             if (limit := self.of_role(role).get("open_transactions_max")) is not None:
                 known.count(self._time())  # forgets those that are over
-                shown = known.shown()
-                found.append((len(shown) / max(limit.value, 1), _of("transactions", role), shown, 0))
-        return by_group(found)
+                names = known.shown()
+                found.append((len(names) / max(limit.value, 1), _of("transactions", role), names, 0))
+        return by_group(found, shown)
 
     def _attended(self, crowd: Crowd) -> Iterator[Attended]:
         for scope, names in crowd:
@@ -438,10 +508,19 @@ class BrokerLimits:
             if most is not None and most != model.NO_LIMIT:
                 yield len(names) / max(most, 1), f"{crowd.what}\n{scope}", frozenset(names), 0
 
-    def meet(self, others: Mapping[str, Others]) -> None:
+    def meet(self, others: dict[str, Others]) -> None:
         """Count those that are at other brokers as well from now on, by "what\nscope"."""
         self._others = self.producers.others = self.consumers.others = others
         for role, known in self._open_transactions.items():
+            known.others = others.get(_of("transactions", role), NONE_ELSEWHERE)
+
+    def meet_one(self, group: str, others: Mapping[str, Others]) -> None:
+        """Likewise of one group, which is new here."""
+        if not self._others:
+            self.meet({})
+        self._others.update(others)
+        role = group.removeprefix(ROLE)
+        if (known := self._open_transactions.get(role)) is not None and group != role:
             known.others = others.get(_of("transactions", role), NONE_ELSEWHERE)
 
     def crowded_roles(self) -> list[str]:

@@ -7,17 +7,19 @@ Names that a broker has no room to show count as if no other broker had them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import nlargest
 
 from engine.metadata.keys import limit_group
+from engine.model.rights import CLUSTER
 
 DIGEST_SIZE = 8  # bytes
 NAMES_SHOWN_MAX = 16_384  # of one broker and group: a record of about 180 KiB
 SCOPES_SHOWN_MAX = 500  # likewise: those that are nearest to their limits
-GROUPS_SHOWN_MAX = 1_000  # of one broker, a record each: tenants and roles
+GROUPS_SHOWN_MAX = 1_000  # of one broker, a record each: tenants and roles that are nearest to their limits
+_STAYS = 1.25  # so many times nearer than one that is shown is another that takes its place
 
 # (how full it is, "what\nscope", digests of names, how many there are besides)
 Attended = tuple[float, str, Collection[bytes], int]
@@ -50,14 +52,29 @@ class Present:
         return shown
 
 
-def by_group(found: Iterable[Attended]) -> dict[str, Present]:
-    """What one broker shows of each group: of the GROUPS_SHOWN_MAX with what is nearest to its limit."""
+def nearest(full: Mapping[str, float], shown: Collection[str] = ()) -> list[str]:
+    """The GROUPS_SHOWN_MAX groups to show: the cluster, which all brokers have, and those nearest to their limits.
+
+    `full`: which part of its limit is used, by group. `shown`: those that are shown. One of them gives its place up to
+    one that is clearly nearer alone, so that groups that are about as near are not written and deleted in turns.
+    """
+    if len(full) <= GROUPS_SHOWN_MAX:
+        return list(full)
+
+    def rank(group: str) -> tuple[bool, float]:
+        return group == CLUSTER, full[group] * (_STAYS if group in shown else 1.0)
+
+    return nlargest(GROUPS_SHOWN_MAX, full, key=rank)
+
+
+def by_group(found: Iterable[Attended], shown: Collection[str] = ()) -> dict[str, Present]:
+    """What one broker shows of each group: of those that are nearest(), see there."""
     groups: dict[str, list[Attended]] = {}
     for one in found:
         groups.setdefault(limit_group(one[1].partition("\n")[2]), []).append(one)
-    nearest = nlargest(GROUPS_SHOWN_MAX, groups.items(), key=lambda group: max(one[0] for one in group[1]))
-    shown = ((group, Present.of(attended)) for group, attended in nearest)
-    return {group: present for group, present in shown if present.names or present.more}
+    full = {group: max(one[0] for one in attended) for group, attended in groups.items()}
+    presents = ((group, Present.of(groups[group])) for group in nearest(full, shown))
+    return {group: present for group, present in presents if present.names or present.more}
 
 
 class Others:

@@ -53,14 +53,14 @@ class AttendanceLoop(Rounds):
         for role in self._limits.crowded_roles():
             await forget_ended(self._limits, self._coordinator, role, 1, None)
         followed = self._limits.groups(ATTENDED)
-        mine = self._limits.present()
+        mine = self._limits.present(self._records.said)
         await self._records.show({group: present for group, present in mine.items() if group in followed})
-        await self.meet()
+        self._limits.meet(others_of(await self._records.others(self._limits.groups(ATTENDED))))
 
-    async def meet(self) -> None:
-        """Count what is there."""
+    async def meet(self, group: str) -> None:
+        """Count what is there of it."""
         if not self._brokers.alone:
-            self._limits.meet(others_of(await self._records.others(self._limits.groups(ATTENDED))))
+            self._limits.meet_one(group, others_of(await self._records.others_of(group)))
 
 
 async def forget_ended(

@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
+from engine.broker.limits.present import nearest
 from engine.broker.upkeep.rounds import Rounds
 from engine.broker.upkeep.shown import Shown
-from engine.errors import EngineError, LimitExceededError, NotFoundError, NotOwnerError
+from engine.errors import EngineError, LimitExceededError, NotFoundError, NotOwnerError, TimeoutError
 from engine.metadata import keys
 from engine.model.limits import levels_of
 
@@ -45,7 +45,8 @@ _SETTLING_ROUNDS = 4
 _STORAGE, _BACKLOG = ("storage_bytes_max", "total_storage_bytes"), ("backlog_bytes_max", "backlog_age_s")
 NAMES = (*_STORAGE, *_BACKLOG)
 _AT_ONCE = 64  # topics between two turns of the loop
-GROUPS_SHOWN_MAX = 1_000  # tenants, those of which most is stored
+_STEPS = 64  # of a limit, by which all brokers together may have more or less than they have shown
+_NEAR = 15 / 16  # of a limit, from where on each byte is shown
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Usage:
         self.old += other.old
 
     def by_group(self) -> dict[str, Usage]:
-        """What is of each tenant, and of the cluster: of the GROUPS_SHOWN_MAX with most."""
+        """What is of each tenant, and of the cluster."""
         found: dict[str, Usage] = defaultdict(Usage)
         for resource, size in self.stored.items():
             found[keys.limit_group(resource)].stored[resource] = size
@@ -75,12 +76,12 @@ class Usage:
             found[keys.limit_group(name.partition("\n")[0])].backlog[name] = size
         for resource in self.old:
             found[keys.limit_group(resource)].old.append(resource)
-        return dict(nlargest(GROUPS_SHOWN_MAX, found.items(), key=lambda group: group[1].most))
+        return dict(found)
 
-    @property
-    def most(self) -> int:
-        """The largest number of bytes."""
-        return max([*self.stored.values(), *self.backlog.values()], default=0)
+    def fullness(self, most: Mapping[str, int]) -> float:
+        """Which part is used of the nearest limit. `most`: the limits, by the names of `stored` and `backlog`."""
+        sizes = (*self.stored.items(), *self.backlog.items())
+        return max([float(bool(self.old)), *(size / max(most[name], 1) for name, size in sizes if name in most)])
 
 
 class QuotaLoop(Rounds):
@@ -106,20 +107,27 @@ class QuotaLoop(Rounds):
         self._brokers = brokers
         self._clock = clock
         self._records = Shown(metadata, brokers, keys.USAGE, Usage, "what is stored here", tasks)
-        self._mine = Usage()  # of the last round
+        self._mine: dict[str, Usage] = {}  # of the last round, by group
+        self._whole = Usage()  # likewise, of all brokers
+        self._most: dict[str, int] = {}  # the limits by which that is shown, by the names of a Usage
         self.rounds = 0
         self._evicted: dict[str, int] = {}  # the last round in which bytes of "topic\nsubscription" were
 
     async def check(self) -> None:
         """Measure, tell the others, and close or open topics to producers."""
         by_topic = self._by_topic()
-        mine = Usage()
+        mine, self._most = Usage(), {}
         facts: dict[str, list[SubscriptionMetadata]] = {}
         for number, (topic, sizes) in enumerate(by_topic.items()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            self._count_stored(mine, topic, sum(sizes.values()))
-            if any(name in self._limits.of_topic(topic) for name in _BACKLOG):
+            try:
+                self._count_stored(mine, topic, sum(sizes.values()))
+                limited = any(name in self._limits.of_topic(topic) for name in _BACKLOG)
+            except TimeoutError as e:
+                self._put_back(topic, e)
+                continue
+            if limited:
                 try:
                     facts[levels_of(topic)[0]] = await self._measure_backlog(mine, topic)
                 except (NotFoundError, NotOwnerError):
@@ -127,18 +135,45 @@ class QuotaLoop(Rounds):
                 except EngineError as e:
                     log.warning("the backlog of %s is not known: %s", topic, e)
         whole = await self._share(mine)
-        full = {topic: error for topic in by_topic if (error := self._beyond(topic, whole)) is not None}
+        full: dict[TopicName, LimitExceededError] = {}
         for topic in by_topic:
-            if (known := facts.get(levels_of(topic)[0])) is not None and self._evicts(topic):
-                await self._evict(topic, known, mine, whole)
+            try:
+                error = self._beyond(topic, whole)
+            except TimeoutError as e:
+                self._put_back(topic, e)
+                error = self._limits.full.get(topic)
+            if error is not None:
+                full[topic] = error
+        for topic in by_topic:
+            if (known := facts.get(levels_of(topic)[0])) is not None:
+                try:
+                    if self._evicts(topic):
+                        await self._evict(topic, known, mine, whole)
+                except TimeoutError as e:
+                    self._put_back(topic, e)
         self._limits.full_sums = self._full_sums(whole)
         self._apply(full)
         self.rounds += 1
 
-    async def meet(self) -> None:
+    async def meet(self, group: str) -> None:
         """Close or open what has no topic here to producers, by what was measured last."""
-        if not self._brokers.alone:
-            self._limits.full_sums = self._full_sums(await self._whole(self._mine))
+        if self._brokers.alone:
+            return
+        whole = Usage()
+        for one in await self._records.others_of(group):
+            whole.add(one)
+        whole.add(self._mine.get(group, Usage()))
+        found = self._full_sums(whole, group)
+        for limit in self._limits.sums("total_storage_bytes", group):
+            if limit.origin in found:
+                self._limits.full_sums[limit.origin] = found[limit.origin]
+            else:
+                self._limits.full_sums.pop(limit.origin, None)
+
+    def _put_back(self, topic: TopicName, error: TimeoutError) -> None:
+        """The next round looks at it again, and what is attached once its limits are known."""
+        log.debug("what is stored of %s is not looked at: %s", topic, error)
+        self._limits.change_again(topic.tenant)
 
     # -- measuring -------------------------------------------------------------------------------------------------
 
@@ -154,14 +189,16 @@ class QuotaLoop(Rounds):
 
     def _count_stored(self, mine: Usage, topic: TopicName, size: int) -> None:
         own = self._limits.of_topic(topic).get("storage_bytes_max")
-        scopes = [] if own is None else [levels_of(topic)[0]]
-        scopes += [limit.origin for limit in self._limits.totals(topic, "total_storage_bytes")]
-        for scope in scopes:
+        scopes = [] if own is None else [(levels_of(topic)[0], own.value)]
+        scopes += [(limit.origin, limit.value) for limit in self._limits.totals(topic, "total_storage_bytes")]
+        for scope, most in scopes:
             mine.stored[scope] = mine.stored.get(scope, 0) + size
+            self._most[scope] = most
 
     async def _measure_backlog(self, mine: Usage, topic: TopicName) -> list[SubscriptionMetadata]:
         facts = list(await self._service.list_subscriptions(topic))
-        resource, limit = levels_of(topic)[0], self._limits.of_topic(topic).get("backlog_age_s")
+        limits, resource = self._limits.of_topic(topic), levels_of(topic)[0]
+        limit, most = limits.get("backlog_age_s"), limits.get("backlog_bytes_max")
         for hosted in await self._opened(topic):
             old = 0
             if limit is not None:
@@ -172,6 +209,8 @@ class QuotaLoop(Rounds):
                 messages = hosted.messages if found is None else found.backlog
                 key = f"{resource}\n{one.name}"
                 mine.backlog[key] = mine.backlog.get(key, 0) + int(messages * _average(hosted))
+                if most is not None:
+                    self._most[key] = most.value
                 behind = old > hosted.segment.first_offset if found is None else found.backlog_below(old) > 0
                 if limit is not None and messages and behind and resource not in mine.old:
                     mine.old.append(resource)
@@ -190,18 +229,36 @@ class QuotaLoop(Rounds):
 
     async def _share(self, mine: Usage) -> Usage:
         """Show the others what is here; what is there and here together."""
-        self._mine = mine
-        if self._brokers.alone:
-            return mine
-        await self._records.show(mine.by_group())
-        return await self._whole(mine)
-
-    async def _whole(self, mine: Usage) -> Usage:
+        self._mine = groups = mine.by_group()
         whole = Usage()
         whole.add(mine)
-        for other in await self._records.others(self._limits.groups(NAMES)):
-            whole.add(other)
+        if not self._brokers.alone:
+            full = {group: usage.fullness(self._most) for group, usage in groups.items()}
+            shown = nearest(full, self._records.said)
+            await self._records.show({group: groups[group] for group in shown}, self._are_alike)
+            for other in await self._records.others(self._limits.groups(NAMES)):
+                whole.add(other)
+        self._whole = whole
         return whole
+
+    def _are_alike(self, mine: Usage, shown: Usage) -> bool:
+        """Whether it need not be said again: it differs by less than a step of each limit, and none is near."""
+        if set(mine.old) != set(shown.old):
+            return False
+        stored = self._is_alike(mine.stored, shown.stored, self._whole.stored)
+        return stored and self._is_alike(mine.backlog, shown.backlog, self._whole.backlog)
+
+    def _is_alike(self, mine: Mapping[str, int], shown: Mapping[str, int], whole: Mapping[str, int]) -> bool:
+        if mine.keys() != shown.keys():
+            return False
+        steps = _STEPS * max(len(self._brokers.live), 1)
+        for name, size in mine.items():
+            most, said = self._most.get(name), shown[name]
+            if most is None or size == said:
+                continue  # without a limit of the bytes nothing goes by them
+            if max(whole.get(name, 0), size, said) >= _NEAR * most or abs(size - said) * steps > most:
+                return False
+        return True
 
     def _beyond(self, topic: TopicName, whole: Usage) -> LimitExceededError | None:
         """Why the topic takes no messages; None: it does."""
@@ -223,10 +280,12 @@ class QuotaLoop(Rounds):
             return LimitExceededError.of("backlog_age_s", age.origin, age.value, f"an older backlog of {resource}")
         return None
 
-    def _full_sums(self, whole: Usage) -> dict[str, LimitExceededError]:
-        """The namespaces, tenants and the cluster that take no messages, also to topics that have none yet."""
+    def _full_sums(self, whole: Usage, group: str | None = None) -> dict[str, LimitExceededError]:
+        """The namespaces, tenants and the cluster that take no messages, also to topics that have none yet; or those of
+        one group.
+        """
         found = {}
-        for limit in self._limits.sums("total_storage_bytes"):
+        for limit in self._limits.sums("total_storage_bytes", group):
             if (stored := whole.stored.get(limit.origin, 0)) >= limit.value:
                 found[limit.origin] = _full_sum(limit, stored)
         return found

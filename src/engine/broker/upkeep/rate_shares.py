@@ -11,6 +11,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from engine.broker.limits.elsewhere import PARTS, Elsewhere, Scope, Used, group_of
+from engine.broker.limits.present import nearest
 from engine.broker.upkeep.rounds import ROUND_S, Rounds
 from engine.broker.upkeep.shown import Shown
 from engine.metadata import keys
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from engine.metadata.store import MetadataStore
 
 SHOWN_MAX = 500  # rates of a group, those of which most is used: a record of about 32 KiB
-GROUPS_SHOWN_MAX = 1_000  # those with the rate of which most is used
 _HELD = 0.25  # of a round
 _NOISE = PARTS // 32
 _NEW = 0, 0, 0.0
@@ -54,12 +54,12 @@ class RateShares(Rounds):
             self._limits.share(Elsewhere())
             return
         await self._records.show(self._measure(), _alike)
-        await self.meet()
+        self._limits.share(Elsewhere(await self._records.others(self._limits.groups(RATES))))
 
-    async def meet(self) -> None:
-        """Take this broker's shares."""
+    async def meet(self, group: str) -> None:
+        """Take this broker's shares of it."""
         if not self._brokers.alone:
-            self._limits.share(Elsewhere(await self._records.others(self._limits.groups(RATES))))
+            self._limits.share_of(Elsewhere(await self._records.others_of(group)))
 
     def _measure(self) -> dict[str, Used]:
         """What was used since the last round, by group."""
@@ -80,9 +80,10 @@ class RateShares(Rounds):
             if (group := group_of(one[2])) in followed:
                 groups.setdefault(group, []).append(one)
         mine = {}
-        for group, rates in nlargest(GROUPS_SHOWN_MAX, groups.items(), key=lambda group: max(group[1])):
+        full = {group: max(rates)[0] for group, rates in groups.items()}
+        for group in nearest(full, self._records.said):
             shown = Used()
-            for used, held, scope in nlargest(SHOWN_MAX, rates):
+            for used, held, scope in nlargest(SHOWN_MAX, groups[group]):
                 shown.note(scope, used, held=held)
             if shown.used or shown.held:
                 mine[group] = shown

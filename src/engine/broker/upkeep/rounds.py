@@ -33,8 +33,8 @@ class Rounds(ABC):
         """One round."""
 
     @abstractmethod
-    async def meet(self) -> None:
-        """Go by what the other brokers show by now, where there are others."""
+    async def meet(self, group: str) -> None:
+        """Go by what the other brokers show of a group that is new here, where there are others."""
 
     def wake(self) -> None:
         """The limits have changed: begin a round."""

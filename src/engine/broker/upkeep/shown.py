@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+BEGUN_AT_ONCE = 32  # watches, each with a read of its records
 
 
 class Shown(Generic[T]):
@@ -87,7 +88,7 @@ class Shown(Generic[T]):
                     if group in new:
                         self._said[group] = new[group]
                     else:
-                        del self._said[group]
+                        self._said.pop(group, None)
         except (EngineError, OutcomeUnknownError) as e:
             log.warning("the other brokers do not know %s: %s", self._about, e)
 
@@ -96,18 +97,41 @@ class Shown(Generic[T]):
         for group in [group for group in self._found if group not in groups]:
             del self._found[group]
             self._groups.drop(group)
-        for group in groups:
-            if group not in self._groups:
-                self._found[group] = {}
-                self._groups.add(group)
+        begun: list[str] = []
+        for group in [group for group in groups if group not in self._groups]:
+            self._follow(group)
+            begun.append(group)
+            if len(begun) == BEGUN_AT_ONCE:
+                await self._told(begun)
+                begun.clear()
+        await self._told(begun)
         await self._groups.all_shown()
-        own = self._brokers.url
-        return [
-            value
-            for group, found in self._found.items()
-            for key, value in found.items()
-            if value is not None and keys.shown_of(key)[1] != own
-        ]
+        return [value for group in self._found for value in self._of(group)]
+
+    async def others_of(self, group: str) -> list[T]:
+        """What they show of one group, which is followed from now on, beside those that are."""
+        self._follow(group)
+        await self._told([group])
+        return self._of(group)
+
+    @property
+    def said(self) -> Collection[str]:
+        """The groups that something is shown of."""
+        return self._said.keys()
+
+    def _follow(self, group: str) -> None:
+        if group not in self._groups:
+            self._found[group] = {}
+            self._groups.add(group)
+
+    async def _told(self, groups: Collection[str]) -> None:
+        for group in groups:
+            if group in self._groups:
+                await self._groups.shown(group)
+
+    def _of(self, group: str) -> list[T]:
+        own, found = self._brokers.url, self._found.get(group, {})
+        return [value for key, value in found.items() if value is not None and keys.shown_of(key)[1] != own]
 
     def _watch(self, group: str) -> Watch:
         return self._metadata.watch(keys.shown_by_all(self._prefix, group))
@@ -122,6 +146,9 @@ class Shown(Generic[T]):
         found = self._found[keys.shown_of(key)[0]]
         if event.record is None:
             found.pop(key, None)
+            group, url = keys.shown_of(key)
+            if url == self._brokers.url:
+                self._said.pop(group, None)  # deleted here or elsewhere: it is said again
             return
         try:
             found[key] = msgspec.json.decode(event.record.value, type=self._kind)
