@@ -68,7 +68,7 @@ cdef class SharedOutlets:
     cdef bint crowded
 
     cdef int pump_all(self) except -1
-    # All durable messages are routed, or nobody takes more now: wait for more, or see whether the segment is drained.
+    # All durable messages are routed, or no consumer takes more: wait for more, or see whether the segment is drained.
     cdef int at_end(self) except -1
     cdef object any_member(self)
     # Note the credit of all members. Whether any is ready for more.
