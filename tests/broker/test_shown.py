@@ -16,6 +16,7 @@ from engine.broker.upkeep.quotas import QuotaLoop, Usage
 from engine.clock import SystemClock
 from engine.metadata import keys
 from engine.metadata.memory import MemoryMetadataStore
+from engine.metadata.store import Event, EventKind
 from engine.model.hashrange import HashRange
 from engine.model.limits import Limits
 from engine.model.names import SegmentName, TopicName
@@ -106,13 +107,24 @@ async def test_a_record_that_another_one_has_deleted_is_written_again() -> None:
     first = await world.version("a", 1_000)
     assert first is not None
     await world.store.delete(world.key("a"))
-    await until(lambda: "a" not in world.loop._records.said)
+    await until(lambda: world.loop._records._said["a"] is None)
     again = await world.version("a", 1_000)
     assert again is not None
     assert again != first
     for _ in range(10):
         await asyncio.sleep(0)
     assert await world.version("a", 1_000) == again
+    await world.close()
+
+
+async def test_a_record_is_deleted_also_where_an_older_deletion_is_heard_behind_its_write() -> None:
+    world = World({"a"})
+    world.limit("a")
+    assert await world.version("a", 1_000) is not None
+    world.loop._records._heard(Event(EventKind.DELETE, world.key("a"), 1))
+    world.segments.clear()
+    await world.loop.check()
+    assert await world.store.get(world.key("a")) is None
     await world.close()
 
 

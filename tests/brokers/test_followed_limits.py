@@ -32,7 +32,6 @@ from tests.brokers.test_tcp import free_url
 from tests.kit.peer import Peer, until
 
 ANN = "the token of ann, twenty"
-ROOT = "the token of root, twenty"
 ALIKE = ("ab", "a-b", "a.b", "a_b", "a~b", "a0", "a+b", "a b", "a%2Fb", "A", "b")  # beside "a"; some are no new names
 TOPIC = TopicName("a", "ns", "orders")
 NO_PRODUCERS = Limits(producers_max=0).to_json()
@@ -242,7 +241,7 @@ async def test_limits_hold_for_the_first_connection_of_a_role(tmp_path: Path) ->
 async def test_a_store_that_does_not_tell_ends_it_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "roles").write_text(line_of("ann", ANN) + "\n" + line_of("root", ROOT) + "\n")
+    (tmp_path / "roles").write_text(line_of("ann", ANN) + "\n")
     roles = {"roles_file": str(tmp_path / "roles"), "superusers": ("root",), "handshake_timeout": 1.0}
     monkeypatch.setattr(FollowedLimits.ready, "__defaults__", (0.05,))
     async with one_of_several(tmp_path / "data", **roles) as (broker, _):
@@ -253,8 +252,6 @@ async def test_a_store_that_does_not_tell_ends_it_with_an_error(
         with pytest.raises(ConnectError, match=r"did not tell the limits of role:ann within 0.\d+ s"):
             await peer.hello(token=ANN)
         await peer.lost
-        await (root := await Peer.connect(broker, hello=False)).hello(token=ROOT)  # a superuser does not wait
-        await root.close()
         gate.open.set()
         await broker.admin.create_topic(str(TOPIC))
         await (again := await Peer.connect(broker, hello=False)).hello(token=ANN)

@@ -396,11 +396,9 @@ class BrokerLimits:
         asked = f"{remembered + 1} names that a segment of {model.levels_of(topic)[0]} remembers"
         raise self.beyond("producer_names_max", limit.origin, limit.value, asked)
 
-    def connect(self, role: str, *, known: bool = True) -> LimitExceededError | None:
-        """Count a connection of the role, or say why it may have none more. `known`: whether its limits are; a
-        superuser's connection is not kept waiting for them, and counts.
-        """
-        here, limit = self.connections.get(role, 0), self.of_role(role).get("connections_max") if known else None
+    def connect(self, role: str) -> LimitExceededError | None:
+        """Count a connection of the role, or say why it may have none more."""
+        here, limit = self.connections.get(role, 0), self.of_role(role).get("connections_max")
         count = here + self._others.get(_of("connections", role), NONE_ELSEWHERE).most
         if limit is not None and count >= limit.value:
             return self.beyond("connections_max", limit.origin, limit.value, f"connection {count + 1} of the role")

@@ -63,9 +63,6 @@ class Followed(Protocol):
     async def ready(self, group: str, within_s: float = ...) -> object:
         """Wait until the limits of a group are known. Raises TimeoutError, AlreadyClosedError."""
 
-    def follow(self, group: str) -> None:
-        """Begin to follow a group, where it is not followed."""
-
 
 class Receiving(Protocol):
     """A connection that may hold a part of a frame."""

@@ -97,7 +97,11 @@ class LimitedProducer:
         self._withheld: deque[_Withheld] = deque()
         topic, role = producer.hosted.name.topic, producer.connection.role
         self._attendance: Attendance = limits.attend(limits.producers, topic, role, producer.name, None)
-        self.change(limits)
+        try:
+            self.change(limits)
+        except BaseException:
+            self._attendance.close()  # limits that are not known any more: it is made again, and counts once
+            raise
 
     def change(self, limits: BrokerLimits) -> None:
         """Go by the limits as they are now."""

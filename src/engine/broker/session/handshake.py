@@ -89,12 +89,9 @@ def _when_known(
 
 
 def _limited(connection: Connection, header: Connect, broker: str | None, found: Principal) -> None:
-    """_admit() once the limits of the principal's role are known: likewise. A superuser is let in before."""
+    """_admit() once the limits of the principal's role are known: likewise, of a superuser as well."""
     host, admit = connection.host, partial(_admit, connection, header, broker)
     if not found.role or host.memory.followed.is_ready(ROLE + found.role):
-        admit(found)
-    elif found.kind is Kind.ROLE and host.rights.is_superuser(found.role):
-        host.memory.followed.follow(ROLE + found.role)
         admit(found)
     else:
         known = partial(host.memory.followed.ready, ROLE + found.role)
@@ -132,8 +129,7 @@ def _admit(connection: Connection, header: Connect, broker: str | None, found: P
     host, stream = connection.host, connection.stream
     config, forwarded = host.config, header.forwarded
     if host.memory.limits is not None and found.role:
-        known = host.memory.followed.is_ready(ROLE + found.role)
-        if (beyond := host.memory.limits.connect(found.role, known=known)) is not None:
+        if (beyond := host.memory.limits.connect(found.role)) is not None:
             connection.fail(beyond)
             return
         connection.counted = True

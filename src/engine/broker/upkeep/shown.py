@@ -147,8 +147,8 @@ class Shown(Generic[T]):
         if event.record is None:
             found.pop(key, None)
             group, url = keys.shown_of(key)
-            if url == self._brokers.url:
-                self._said.pop(group, None)  # deleted here or elsewhere: it is said again
+            if url == self._brokers.url and group in self._said:
+                self._said[group] = None  # it may be gone, or there anew: it is said again, or deleted
             return
         try:
             found[key] = msgspec.json.decode(event.record.value, type=self._kind)
