@@ -373,6 +373,7 @@ cdef class SharedOutlets:
         self.subscription, self.hosted, self.acked = subscription, subscription.hosted, subscription.cursor
         self.ledger, self.members, self.asked = ledger, [], ledger.next_offset
         self.due_runs_max, self.runs_max, self.unsent_max = due_runs_max, runs_max, unsent_max
+        self.messages = self.sizes = array("q")  # of no members
         self.reader = reader_of(self.step)
 
     def pump(self):
@@ -452,7 +453,7 @@ cdef class SharedOutlets:
         cdef Py_ssize_t number, count = len(self.members)
         cdef Outlet outlet
         cdef bint writable, ready = False
-        if self.messages is None or self.messages.shape[0] != count:
+        if self.messages.shape[0] != count:
             self.messages, self.sizes = array("q", bytes(8 * count)), array("q", bytes(8 * count))
         for number in range(count):
             outlet = self.members[number]
