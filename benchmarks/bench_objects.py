@@ -121,6 +121,7 @@ async def measure(objects: str, endpoint: str, disk: str) -> dict[str, float]:
             for client in (remote, local) if turn % 2 else (local, remote):
                 found[client] = await publish_rate(client, f"turn-{turn}")
             rates.append((found[remote], found[local]))
+        await _settled(remote)  # the delays, and the PUT beside them, are of a broker with nothing else to store
         waits = await delays_ms(remote, "waits")
         store = store_at(endpoint)
         put = await put_p50_ms(store, SENDERS * len(VALUE))
