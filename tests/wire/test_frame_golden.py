@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine.metadata import protocol
@@ -21,6 +22,7 @@ METADATA_REQUESTS = protocol.joined(
         protocol.encode(protocol.Hello(protocol.PROTOCOL, 7, "0.1.0")),
         protocol.encode(protocol.PutOne(1, "/a", b"value", False, 9, None, {"i": ("x", "y")})),
         protocol.encode(protocol.Watch(2, "/w/", None)),
+        protocol.encode(protocol.Watch(3, "/w/1", 12, alone=True)),
     ]
 )
 METADATA_ANSWERS = protocol.encode(
@@ -35,7 +37,7 @@ METADATA_ANSWERS = protocol.encode(
     )
 )
 FRAMES: dict[str, tuple[Command, dict[str, Any], bytes]] = {
-    "v1-metadata-requests": (Command.METADATA, {}, METADATA_REQUESTS),
+    "v2-metadata-requests": (Command.METADATA, {}, METADATA_REQUESTS),
     "v1-metadata-answers": (Command.METADATA, {}, METADATA_ANSWERS),
     "v1-authenticate": (Command.AUTHENTICATE, {"request_id": 1, "token": "a.b.c"}, b""),
     "v1-new-txn": (Command.NEW_TXN, {"request_id": 1, "timeout": 60.0, "name": "batch-7"}, b""),
@@ -109,3 +111,23 @@ def test_they_are_read_as_they_were_meant(name: str):
     assert [(kind, said(fields), bytes(body)) for kind, fields, body in sink.frames] == [
         (command, said(header), payload)
     ]
+
+
+def test_requests_of_a_build_without_watches_of_one_record_are_read() -> None:
+    sink = Sink()
+    sink.feed((GOLDEN / "v1-metadata-requests.frame").read_bytes())
+    ((kind, _, body),) = sink.frames
+    assert kind is Command.METADATA
+    assert protocol.decode_requests(body)[-1] == protocol.Watch(2, "/w/", None, alone=False)
+
+
+def test_a_build_without_watches_of_one_record_reads_the_others_of_it() -> None:
+    """It passes over what it does not know, and watches the prefix."""
+
+    class Watch(msgspec.Struct, array_like=True, tag=11, frozen=True):
+        watch: int
+        prefix: str
+        from_version: int | None
+
+    request = protocol.encode(protocol.Watch(3, "/w/1", 12, alone=True))
+    assert msgspec.msgpack.decode(request, type=Watch) == Watch(3, "/w/1", 12)
