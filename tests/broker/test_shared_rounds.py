@@ -227,7 +227,7 @@ class World:
         def work() -> None:
             member, peer = self.member(ident), vars(self.consumers[ident].connection)
             member.writable = peer["writable"] = not member.writable
-            member.has_room = peer["room"] = room and not self.slow  # what is read ahead does not ask who is ready
+            member.has_room = peer["room"] = room and not self.slow  # reading ahead does not depend on it
             self.consumers[ident].pump()
             self.model.pump()
 

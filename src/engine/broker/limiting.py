@@ -12,7 +12,8 @@ from engine.broker.upkeep.attendance import AttendanceLoop
 from engine.broker.upkeep.quotas import NAMES, QuotaLoop
 from engine.broker.upkeep.rate_shares import RateShares
 from engine.errors import TimeoutError
-from engine.model.limits import ATTENDED, EACH_ROLE, RATES, ROLE
+from engine.model.limits import ATTENDED, RATES
+from engine.model.names import EACH_ROLE, ROLE
 from engine.model.rights import CLUSTER
 
 if TYPE_CHECKING:

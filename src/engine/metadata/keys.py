@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import AnyStr
 from urllib.parse import quote, unquote
 
-from engine.model.names import SegmentName, TopicName
+from engine.model.names import ROLE, SegmentName, TopicName
 
 _ENCODED_KEPT = 1024  # components: those of one topic and of live brokers are asked for again and again
 
@@ -29,7 +29,6 @@ DIRECTORY = "/directory"  # holds the number of the data directory that brokers 
 CLAIMS = "/claims"  # holds the key of the seals of claims to exclusive access
 LEVEL = "/level"  # holds the level at which a cluster is: what its brokers may write
 LOAD = "load"  # last path component of a segment's load report
-ROLE = "role:"  # begins what the limits of a role are of
 BELOW = "%2F"  # "/" in a component
 LAST = "\U0010ffff"  # sorts behind every key
 

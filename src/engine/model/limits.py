@@ -19,13 +19,11 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from engine.errors import InvalidArgumentError
 from engine.model.fields import Fields, dump
-from engine.model.names import TopicName
+from engine.model.names import EACH_ROLE, ROLE, TopicName
 from engine.model.policies import TopicPolicies, check_most
 from engine.model.rights import CLUSTER, check_resource, check_role
 
 NO_LIMIT = -1
-ROLE = "role:"
-EACH_ROLE = "role:*"
 Action = Literal["refuse", "evict"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 MOST = 2**53  # of any limit: exact in every JSON

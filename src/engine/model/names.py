@@ -22,6 +22,8 @@ CLASSIC_SCHEME = "persistent://"
 SEGMENT_SCHEME = "segment://"
 DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
+ROLE = "role:"  # begins the name of a role where limits are of it, or use of them
+EACH_ROLE = "role:*"
 
 _DESCRIPTOR = re.compile(r"([0-9a-f]{4})-([0-9a-f]{4})-(0|[1-9][0-9]{0,18})")
 _CLASSIC = "persistent:"  # begins the local name of a classic topic; in metadata and paths: do not change

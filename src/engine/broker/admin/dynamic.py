@@ -29,6 +29,7 @@ from engine.errors import (
 from engine.metadata import keys
 from engine.metadata.following import Choice, follow
 from engine.metadata.store import Event, EventKind, MetadataStore, Watch
+from engine.model.names import EACH_ROLE, ROLE
 
 if TYPE_CHECKING:
     from engine.broker.limits.limits import BrokerLimits
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLUSTER: Final = "*"  # as of model.rights, which most engines do not load
-EACH_ROLE: Final = f"{keys.ROLE}*"
 TOLD_S_MAX = 20.0  # until the store has told the limits of a tenant or role
 ASKED_AT_ONCE = 32  # tenants and roles: so twice as many watches begin at a time, each with a read
 IDLE_MAX = 256  # tenants and roles whose limits are followed although nothing here is of them
@@ -322,7 +322,7 @@ class FollowedLimits:
         self._begin_some()
 
     async def _tell(self, group: str) -> None:
-        if group.startswith(keys.ROLE) and group != EACH_ROLE:
+        if group.startswith(ROLE) and group != EACH_ROLE:
             await self._wait(EACH_ROLE, TOLD_S_MAX)
         if group not in self.told:
             parts = keys.limit_parts(group)

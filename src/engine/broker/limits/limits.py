@@ -23,8 +23,8 @@ from engine.broker.limits.present import NONE_ELSEWHERE, Attended, Others, Prese
 from engine.errors import EngineError, LimitExceededError, TimeoutError
 from engine.metadata import keys
 from engine.model import limits as model
-from engine.model.limits import EACH_ROLE, ROLE, Limit, Limits
-from engine.model.names import SegmentName, TopicName
+from engine.model.limits import Limit, Limits
+from engine.model.names import EACH_ROLE, ROLE, SegmentName, TopicName
 from engine.model.policies import TopicPolicies
 from engine.model.rights import CLUSTER
 

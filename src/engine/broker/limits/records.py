@@ -10,14 +10,14 @@ from engine.metadata import keys
 from engine.metadata.store import ABSENT, ConflictError, MetadataStore, OutcomeUnknownError
 from engine.model.limits import (
     NOTHING_LIMITED,
-    ROLE,
     Limits,
     check_fields,
     check_limited,
     names_on,
 )
+from engine.model.names import ROLE
 
-RECORDS_MAX = 10_000  # below one tenant: each broker knows all of them, and its administrators may name any topic
+RECORDS_MAX = 10_000  # below one tenant: a broker with something of it knows all; its administrators name any topic
 _ATTEMPTS_MAX = 10  # several may change the limits of a resource at the same time
 Noted = Callable[[str, bytes | None], object]
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.broker.rights.need import Need, on_topic
-from engine.model.limits import ROLE, check_limited
-from engine.model.names import check_name, parse_namespace
+from engine.model.limits import check_limited
+from engine.model.names import ROLE, check_name, parse_namespace
 from engine.model.rights import CLUSTER, Right, check_resource
 from engine.wire import commands
 from engine.wire.commands import Header

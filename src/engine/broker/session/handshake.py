@@ -27,7 +27,7 @@ from engine.errors import (
     TooManyRequestsError,
     UnsupportedError,
 )
-from engine.metadata.keys import ROLE
+from engine.model.names import ROLE
 from engine.wire import commands
 from engine.wire.commands import (
     FEATURES,

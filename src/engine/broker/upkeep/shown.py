@@ -143,10 +143,10 @@ class Shown(Generic[T]):
         if event.kind is EventKind.SNAPSHOT_END:
             return
         key = event.key
-        found = self._found[keys.shown_of(key)[0]]
+        group, url = keys.shown_of(key)
+        found = self._found[group]
         if event.record is None:
             found.pop(key, None)
-            group, url = keys.shown_of(key)
             if url == self._brokers.url and group in self._said:
                 self._said[group] = None  # it may be gone, or there anew: it is said again, or deleted
             return
